@@ -1,0 +1,31 @@
+#pragma once
+
+#include <cstddef>
+#include <span>
+
+#include "paceline/base/dtype.h"
+
+namespace paceline {
+
+/// How the values of all ranks become one.
+///
+/// Mean divides by the sum of the ranks' weights, once, in the final store; integers round toward zero. Min and Max
+/// keep a NaN.
+enum class ReduceOp : std::uint8_t { Sum, Mean, Min, Max };
+
+const char* to_string(ReduceOp op);
+
+/// Reduces `count` elements from each of `sources` and stores the result to each of `destinations`, which may be the
+/// sources themselves. The elements of a position are combined in the order of `sources`, in registers, so the result
+/// does not depend on how a buffer is cut into calls. Float16 and BFloat16 are summed in float32.
+///
+/// `weights` is empty, or has one factor per source: Mean gives sum(w x) / sum(w), and a source of weight 0 is not
+/// read at all; Sum, Min and Max take no weights. With at least one source; destinations may be none.
+/// Dispatches at run time to the widest vectors of this processor (Highway).
+void reduce(ReduceOp op, Dtype dtype, std::span<const std::byte* const> sources,
+            std::span<std::byte* const> destinations, std::size_t count, std::span<const double> weights = {});
+
+/// The instruction set that reduce() runs on here, e.g. "AVX3".
+const char* kernel_target();
+
+}  // namespace paceline

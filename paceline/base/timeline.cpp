@@ -1,0 +1,46 @@
+#include "paceline/base/timeline.h"
+
+#include <utility>
+
+namespace paceline {
+
+void Timeline::begin_step(Phase phase) {
+  const Nanoseconds at = now();
+  close_step(at);
+  phase_ = phase;
+  since_ = at;
+  trained_ = phase == Phase::Optimizer;
+}
+
+void Timeline::pause() {
+  close_step(now());
+  phase_ = Phase::Outside;
+}
+
+void Timeline::enter(Phase phase) {
+  if (phase_ == Phase::Outside || phase == phase_ || phase == Phase::Outside) return;
+  const Nanoseconds at = now();
+  events_.phases.push_back({phase_, since_, at});
+  phase_ = phase;
+  since_ = at;
+  trained_ |= phase == Phase::Optimizer;
+}
+
+void Timeline::add_operation(OperationInterval operation) {
+  if (in_step()) events_.operations.push_back(std::move(operation));
+}
+
+void Timeline::add_samples(double samples) {
+  if (in_step()) events_.samples += samples;
+}
+
+void Timeline::close_step(Nanoseconds at) {
+  if (in_step()) events_.phases.push_back({phase_, since_, at});
+  if (trained_ && sink_) sink_(events_);
+  events_.phases.clear();
+  events_.operations.clear();
+  events_.samples = 0;
+  trained_ = false;
+}
+
+}  // namespace paceline

@@ -1,0 +1,92 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "paceline/base/clock.h"
+
+namespace paceline {
+
+/// What the training thread is doing. It is in exactly one phase at any time, so a step's phases add up to the step.
+enum class Phase : std::uint8_t {
+  Outside,        ///< Not in a training step: set-up, evaluation, between epochs.
+  DataWait,       ///< Inside the loader, waiting for a batch.
+  Forward,        ///< From the batch's delivery to the first node of backward.
+  Backward,       ///< Autograd at work.
+  Communication,  ///< Inside a collective: reducing, or waiting for peers. Exposed, since this thread computes nothing.
+  Optimizer,      ///< zero_grad() and step().
+  Other,          ///< In a step, but in none of the above: between backward and step(), between step() and the loader.
+};
+
+struct PhaseInterval {
+  Phase phase;
+  Nanoseconds begin, end;
+};
+
+/// One collective of a step, as this rank saw it. From `last_arrival` on every rank had entered it, so the time before
+/// is waiting for peers and the time after is transfer.
+struct OperationInterval {
+  Nanoseconds launched, last_arrival, completed;
+  std::uint64_t bytes;
+  std::string label;
+};
+
+/// All that happened in one training step of one rank.
+struct StepEvents {
+  std::vector<PhaseInterval> phases;          ///< In order, without gaps: each begins where the one before ends.
+  std::vector<OperationInterval> operations;  ///< In launch order; intervals may overlap.
+  double samples = 0;                         ///< Samples this rank read.
+};
+
+/// Collects the events of the current step and hands each finished training step to a sink. One per rank, shared by
+/// the loader, the reducer and the optimizer through the rank's Comm. Used from the training thread only.
+///
+/// A step begins at begin_step() and ends at the next begin_step() or pause(). One that never entered Optimizer is not
+/// a training step and is dropped. Steady steps allocate nothing once the vectors have grown.
+class Timeline {
+ public:
+  using Sink = std::function<void(const StepEvents&)>;
+
+  /// Replaces the sink. The events passed to it are only valid during the call.
+  void set_sink(Sink sink) { sink_ = std::move(sink); }
+
+  /// Ends the running step, if any, and begins one in `phase`.
+  void begin_step(Phase phase);
+  /// Ends the running step, if any; time goes to Outside until the next begin_step().
+  void pause();
+  /// Goes over to `phase`. Does nothing while Outside, so evaluation is never taken for training.
+  void enter(Phase phase);
+  Phase phase() const { return phase_; }
+  bool in_step() const { return phase_ != Phase::Outside; }
+
+  void add_operation(OperationInterval operation);
+  void add_samples(double samples);
+
+ private:
+  void close_step(Nanoseconds at);
+
+  Sink sink_;
+  StepEvents events_;
+  Phase phase_ = Phase::Outside;
+  Nanoseconds since_{};
+  bool trained_ = false;
+};
+
+/// Enters a phase for a scope and goes back to the one before.
+class ScopedPhase {
+ public:
+  ScopedPhase(Timeline& timeline, Phase phase) : timeline_(timeline), before_(timeline.phase()) {
+    timeline_.enter(phase);
+  }
+  ~ScopedPhase() { timeline_.enter(before_); }
+  ScopedPhase(const ScopedPhase&) = delete;
+  ScopedPhase& operator=(const ScopedPhase&) = delete;
+
+ private:
+  Timeline& timeline_;
+  Phase before_;
+};
+
+}  // namespace paceline

@@ -1,0 +1,124 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "paceline/base/timeline.h"
+#include "paceline/comm/engine.h"
+
+namespace paceline {
+
+class Store;
+class Comm;
+
+struct CommOptions {
+  /// How long a wait lasts without a peer showing up before it is a Timeout. Ranks may be apart by this much: raise it
+  /// where one rank works alone for long. A peer whose process dies is noticed at once, whatever stands here.
+  Nanoseconds timeout = std::chrono::seconds(300);
+};
+
+/// A group of workers that call the same collectives in the same order, each with its rank. Cheap to copy: copies are
+/// the same communicator. Used from one thread at a time; abort() from any.
+///
+/// All collectives block until this rank's part of the result is there, and are no-ops in a world of one. Ranks must
+/// agree on operation, element type, count, reduction and root; if they do not, all of them throw Mismatch, naming two
+/// that differ, and nothing is combined. After an error other than InvalidArgument the communicator is dead.
+class Comm {
+ public:
+  struct State;  // comm_state.h; not for users
+
+  /// The communicator of all workers of this job, from the environment that `paceline run` sets (docs/environment.md).
+  /// World size 1 when started alone. Blocks until all workers are there.
+  /// Throws InvalidArgument for an environment that contradicts itself, Timeout naming the ranks that are missing,
+  /// PeerLost if one ended before it joined.
+  static Comm from_env();
+  /// A communicator of one.
+  static Comm solo();
+  /// The communicator of rank `rank` of `world_size` that meet in `store` under `name`; all on this host, in processes
+  /// of their own.
+  static Comm over_shared_memory(std::shared_ptr<Store> store, const std::string& name, int rank, int world_size,
+                                 CommOptions options = {});
+
+  explicit Comm(std::shared_ptr<State> state) : state_(std::move(state)) {}
+
+  int rank() const;
+  int world_size() const;
+  /// What carries the operations, e.g. "shm"; "solo" in a world of one.
+  const char* engine_name() const;
+  /// What the training thread of this rank is doing; shared by all communicators made from one another.
+  Timeline& timeline() const;
+
+  /// Memory that is reduced without being copied first. Not collective.
+  Buffer allocate(std::size_t bytes) const;
+
+  /// Reduces in place.
+  template <class T>
+  void all_reduce(std::span<T> data, ReduceOp op = ReduceOp::Sum) const {
+    all_reduce(dtype_of<T>(), std::as_writable_bytes(data), op);
+  }
+  /// Reduces `in`, which has world_size parts of out.size() elements, and gives part `rank` to each rank.
+  template <class T>
+  void reduce_scatter(std::span<const T> in, std::span<T> out, ReduceOp op = ReduceOp::Sum) const {
+    reduce_scatter(dtype_of<T>(), std::as_bytes(in), std::as_writable_bytes(out), op);
+  }
+  /// Gives the parts of all ranks, in rank order, to each rank: out.size() == world_size * in.size().
+  template <class T>
+  void all_gather(std::span<const T> in, std::span<T> out) const {
+    all_gather(dtype_of<T>(), std::as_bytes(in), std::as_writable_bytes(out));
+  }
+  template <class T>
+  void broadcast(std::span<T> data, int root = 0) const {
+    broadcast(dtype_of<T>(), std::as_writable_bytes(data), root);
+  }
+  void barrier() const;
+
+  /// The same for element types known at run time; sizes in bytes.
+  void all_reduce(Dtype dtype, std::span<std::byte> data, ReduceOp op) const;
+  void reduce_scatter(Dtype dtype, std::span<const std::byte> in, std::span<std::byte> out, ReduceOp op) const;
+  void all_gather(Dtype dtype, std::span<const std::byte> in, std::span<std::byte> out) const;
+  void broadcast(Dtype dtype, std::span<std::byte> data, int root) const;
+
+  /// The mean over all ranks' samples: sum(weight * value) / sum(weight). With `weight` the number of samples that
+  /// `value` is the mean of, the result is what one process over all samples would find.
+  double mean(double value, double weight = 1) const;
+  double sum(double value) const;
+  /// The texts of all ranks, in rank order, on every rank. Lengths may differ.
+  std::vector<std::string> gather(const std::string& text) const;
+
+  /// An operation under way. A small value; the Comm it came from must outlive it.
+  class Work {
+   public:
+    Work() = default;
+    /// Complete at once in a world of one.
+    bool test();
+    /// Blocks; throws as the blocking collectives do.
+    void wait();
+    /// After completion; zeros in a world of one.
+    OperationTiming timing() const;
+
+   private:
+    friend class Comm;
+    Work(State* state, std::uint64_t number) : state_(state), number_(number) {}
+    State* state_ = nullptr;
+    std::uint64_t number_ = 0;
+  };
+
+  /// Starts an operation whose operands lie in memory of allocate(), and returns without waiting for peers.
+  Work start(const Operation& operation) const;
+
+  /// Collective. Ranks that give the same `color` form a new communicator, ordered by (key, rank).
+  Comm split(int color, int key = 0) const;
+  /// Collective. A communicator of the same ranks, whose operations are apart from this one's.
+  Comm duplicate() const;
+
+  /// Makes this communicator and all ranks that wait in it fail with Aborted and this reason. From any thread.
+  void abort(const std::string& reason) const noexcept;
+
+ private:
+  std::shared_ptr<State> state_;
+};
+
+}  // namespace paceline

@@ -1,0 +1,108 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "paceline/base/clock.h"
+#include "paceline/base/dtype.h"
+#include "paceline/base/error.h"
+#include "paceline/base/kernels.h"
+
+namespace paceline {
+
+enum class Collective : std::uint8_t { AllReduce, ReduceScatter, AllGather, Broadcast, Barrier };
+
+const char* to_string(Collective collective);
+
+/// Where a Buffer's memory is. One value today; GPU engines add theirs.
+enum class Device : std::uint8_t { Host };
+
+/// Memory that the engine can communicate from without a copy. Move-only; freed when it dies; no
+/// operation on it may be outstanding then. Zeroed, and aligned to 64 bytes.
+class Buffer {
+ public:
+  using Free = void (*)(void* owner, std::byte* data, std::size_t bytes) noexcept;
+
+  Buffer() = default;
+  Buffer(std::byte* data, std::size_t bytes, std::shared_ptr<void> owner, Free free)
+      : data_(data), bytes_(bytes), owner_(std::move(owner)), free_(free) {}
+  Buffer(Buffer&& other) noexcept { swap(other); }
+  Buffer& operator=(Buffer&& other) noexcept {
+    Buffer(std::move(other)).swap(*this);
+    return *this;
+  }
+  ~Buffer() {
+    if (free_ != nullptr) free_(owner_.get(), data_, bytes_);
+  }
+
+  std::byte* data() const { return data_; }
+  std::size_t bytes() const { return bytes_; }
+  Device device() const { return Device::Host; }
+
+ private:
+  void swap(Buffer& other) noexcept {
+    std::swap(data_, other.data_);
+    std::swap(bytes_, other.bytes_);
+    std::swap(owner_, other.owner_);
+    std::swap(free_, other.free_);
+  }
+
+  std::byte* data_ = nullptr;
+  std::size_t bytes_ = 0;
+  std::shared_ptr<void> owner_;
+  Free free_ = nullptr;
+};
+
+/// One collective call of one rank. What ranks must agree on is marked (=); a difference is a Mismatch on all of them.
+struct Operation {
+  Collective kind = Collective::Barrier;  ///< (=)
+  Dtype dtype = Dtype::UInt8;             ///< (=)
+  ReduceOp reduce = ReduceOp::Sum;        ///< (=) AllReduce, ReduceScatter
+  int root = 0;                           ///< (=) Broadcast
+  /// (=) Elements of the buffer for AllReduce and Broadcast, of one rank's part for ReduceScatter and AllGather.
+  std::size_t count = 0;
+  /// (=) Where a call is carried out in pieces: `count` of the whole of it. 0 means `count`.
+  std::size_t call_count = 0;
+  const std::byte* in = nullptr;  ///< AllReduce and Broadcast work in place: in == out.
+  std::byte* out = nullptr;
+  double weight = 1;         ///< This rank's share of a Mean; may differ between ranks.
+  const char* label = "";  ///< Stands in error messages and traces, e.g. "bucket 2". Lives as long as the operation.
+};
+
+/// When an operation was launched here, entered by the last rank, and complete.
+struct OperationTiming {
+  Nanoseconds launched, last_arrival, completed;
+};
+
+/// Carries operations out. One engine serves one communicator, from one thread at a time; operations complete in the
+/// order they were started, which is the same on all ranks.
+///
+/// Errors: every method but abort() throws the engine's first failure again once it has failed.
+class Engine {
+ public:
+  virtual ~Engine() = default;
+
+  /// What this engine is, for messages and reports, e.g. "shm".
+  virtual const char* name() const = 0;
+  virtual Buffer allocate(std::size_t bytes) = 0;
+  /// True if operands may lie anywhere; otherwise they must lie where reaches() says so. The same on all ranks.
+  virtual bool reaches_all() const = 0;
+  virtual bool reaches(const void* data, std::size_t bytes) const = 0;
+  /// Starts an operation and returns its number, 1 for the first. Does not wait for peers (except when very many
+  /// operations are outstanding). Operands must be reachable and stay untouched until it completes.
+  virtual std::uint64_t start(const Operation& operation) = 0;
+  /// True once the operation of this number is complete here. Does this rank's share of outstanding work if it can be
+  /// done at once.
+  virtual bool test(std::uint64_t operation) = 0;
+  /// Blocks until it is complete. Throws Timeout, PeerLost, Mismatch or Aborted.
+  virtual void wait(std::uint64_t operation) = 0;
+  /// Of a complete operation; known for the last 64.
+  virtual OperationTiming timing(std::uint64_t operation) const = 0;
+  /// Makes the engine fail with `cause` on all ranks, whatever they wait for. May be called from any thread.
+  virtual void abort(const Error& cause) noexcept = 0;
+};
+
+}  // namespace paceline

@@ -1,0 +1,215 @@
+#include "paceline/comm/shm_group.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <poll.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "paceline/base/error.h"
+#include "paceline/comm/store.h"
+
+namespace paceline {
+namespace {
+
+/// Sent both ways over a new link, with the segment's descriptor attached.
+struct Hello {
+  std::uint64_t magic;
+  std::uint64_t nonce;
+  std::int32_t rank;
+  std::int32_t world_size;
+};
+
+std::uint64_t random_number() {
+  std::uint64_t number = 0;
+  if (getrandom(&number, sizeof number, 0) != sizeof number) throw system_error("cannot get random bytes", errno);
+  return number;
+}
+
+std::shared_ptr<Segment> make_segment() {
+  auto segment = std::make_shared<Segment>(ShmGroup::control_bytes());
+  auto& control = *new (segment->data()) RankControl{};
+  control.magic = RankControl::kMagic;
+  control.nonce = random_number();
+  control.pid = getpid();
+  return segment;
+}
+
+/// An abstract Unix address: '\0' and a name, nothing in the file system.
+struct Address {
+  sockaddr_un address{};
+  socklen_t length = 0;
+
+  explicit Address(const std::string& name) {
+    address.sun_family = AF_UNIX;
+    std::copy(name.begin(), name.end(), address.sun_path + 1);
+    length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
+  }
+  const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&address); }
+};
+
+UniqueFd unix_socket() {
+  UniqueFd fd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+  if (!fd) throw system_error("cannot make a Unix socket", errno);
+  return fd;
+}
+
+void wait_readable(int fd, Deadline deadline, const std::string& doing) {
+  pollfd entry{fd, POLLIN, 0};
+  for (;;) {
+    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline.left()).count();
+    if (left <= 0) throw Error(ErrorCode::Timeout, doing + ": no answer within the time limit");
+    const int ready = poll(&entry, 1, static_cast<int>(std::min<long>(left + 1, 1000)));
+    if (ready > 0) return;
+    if (ready < 0 && errno != EINTR) throw system_error(doing, errno);
+  }
+}
+
+void check_same_user(int link) {
+  ucred peer{};
+  socklen_t length = sizeof peer;
+  if (getsockopt(link, SOL_SOCKET, SO_PEERCRED, &peer, &length) != 0) throw system_error("cannot identify a peer", errno);
+  if (peer.uid != geteuid()) {
+    throw Error(ErrorCode::InvalidArgument, fmt::format("a process of user {} tried to join this job", peer.uid));
+  }
+}
+
+void send_hello(int link, const Hello& hello, int segment_fd) {
+  iovec data{const_cast<Hello*>(&hello), sizeof hello};
+  alignas(cmsghdr) char space[CMSG_SPACE(sizeof(int))] = {};
+  msghdr message{};
+  message.msg_iov = &data;
+  message.msg_iovlen = 1;
+  message.msg_control = space;
+  message.msg_controllen = sizeof space;
+  cmsghdr* attached = CMSG_FIRSTHDR(&message);
+  attached->cmsg_level = SOL_SOCKET;
+  attached->cmsg_type = SCM_RIGHTS;
+  attached->cmsg_len = CMSG_LEN(sizeof(int));
+  std::memcpy(CMSG_DATA(attached), &segment_fd, sizeof segment_fd);
+  if (sendmsg(link, &message, MSG_NOSIGNAL) != sizeof hello) throw system_error("cannot pass shared memory to a peer", errno);
+}
+
+std::pair<Hello, UniqueFd> receive_hello(int link, Deadline deadline) {
+  wait_readable(link, deadline, "waiting for a peer's shared memory");
+  Hello hello{};
+  iovec data{&hello, sizeof hello};
+  alignas(cmsghdr) char space[CMSG_SPACE(sizeof(int))] = {};
+  msghdr message{};
+  message.msg_iov = &data;
+  message.msg_iovlen = 1;
+  message.msg_control = space;
+  message.msg_controllen = sizeof space;
+  const ssize_t got = recvmsg(link, &message, MSG_CMSG_CLOEXEC);
+  if (got < 0) throw system_error("cannot receive a peer's shared memory", errno);
+  UniqueFd segment;
+  const cmsghdr* attached = CMSG_FIRSTHDR(&message);
+  if (attached != nullptr && attached->cmsg_type == SCM_RIGHTS && attached->cmsg_len == CMSG_LEN(sizeof(int))) {
+    int fd = -1;
+    std::memcpy(&fd, CMSG_DATA(attached), sizeof fd);
+    segment = UniqueFd(fd);
+  }
+  if (got != sizeof hello || hello.magic != RankControl::kMagic || !segment) {
+    throw Error(ErrorCode::PeerLost, "a peer closed its connection while joining");
+  }
+  return {hello, std::move(segment)};
+}
+
+std::string address_key(const std::string& name, int rank) { return fmt::format("shm/{}/{}", name, rank); }
+
+// Waits until all ranks have published where they listen; a timeout names all that have not.
+std::vector<std::string> gather_addresses(Store& store, const std::string& name, int world_size, Deadline deadline) {
+  std::vector<std::string> addresses;
+  std::vector<int> missing;
+  for (int rank = 0; rank < world_size; ++rank) {
+    try {
+      addresses.push_back(store.get(address_key(name, rank), missing.empty() ? deadline : Deadline(Nanoseconds(0))));
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::Timeout) throw;
+      missing.push_back(rank);
+    }
+  }
+  if (!missing.empty()) {
+    throw Error(ErrorCode::Timeout,
+                fmt::format("joining '{}': rank {} of {} did not come within the time limit; were all workers started, "
+                            "and do all of them create this communicator?",
+                            name, fmt::join(missing, ", "), world_size),
+                Error::kNoRank, missing.front());
+  }
+  return addresses;
+}
+
+}  // namespace
+
+std::size_t ShmGroup::control_bytes() { return (sizeof(RankControl) + 4095) / 4096 * 4096; }
+
+ShmGroup connect_shm_group(Store& store, const std::string& name, int rank, int world_size, Deadline deadline) {
+  ShmGroup group;
+  group.rank = rank;
+  group.segments.resize(static_cast<std::size_t>(world_size));
+  group.links.resize(static_cast<std::size_t>(world_size));
+  group.segments[rank] = make_segment();
+
+  const std::string socket_name = fmt::format("paceline-{:016x}{:016x}", random_number(), random_number());
+  const UniqueFd listener = unix_socket();
+  const Address own(socket_name);
+  if (bind(listener.get(), own.get(), own.length) != 0 || listen(listener.get(), world_size) != 0) {
+    throw system_error("cannot listen on a Unix socket", errno);
+  }
+  store.set(address_key(name, rank), socket_name);
+  const auto addresses = gather_addresses(store, name, world_size, deadline);
+
+  const Hello hello{RankControl::kMagic, group.control(rank).nonce, rank, world_size};
+  const auto join = [&](UniqueFd link, const Hello& theirs, UniqueFd segment) {
+    if (theirs.world_size != world_size || theirs.rank < 0 || theirs.rank >= world_size || group.links[theirs.rank]) {
+      throw Error(ErrorCode::Mismatch,
+                  fmt::format("joining '{}': rank {} of {} came, but this is rank {} of {}; start all workers of a job "
+                              "with one launcher",
+                              name, theirs.rank, theirs.world_size, rank, world_size),
+                  rank, theirs.rank);
+    }
+    group.segments[theirs.rank] = std::make_shared<Segment>(std::move(segment));
+    if (group.control(theirs.rank).nonce != theirs.nonce) {
+      throw Error(ErrorCode::Corrupt, fmt::format("rank {}'s shared memory is not what it says", theirs.rank), rank,
+                  theirs.rank);
+    }
+    group.links[theirs.rank] = std::move(link);
+  };
+
+  // Lower ranks are called, higher ranks call; rank 0 only answers, so nobody waits in a circle.
+  for (int peer = 0; peer < rank; ++peer) {
+    UniqueFd link = unix_socket();
+    const Address address(addresses[peer]);
+    if (connect(link.get(), address.get(), address.length) != 0) {
+      throw Error(ErrorCode::PeerLost, fmt::format("joining '{}': rank {} has gone", name, peer), rank, peer);
+    }
+    check_same_user(link.get());
+    send_hello(link.get(), hello, group.segments[rank]->fd());
+    auto [theirs, segment] = receive_hello(link.get(), deadline);
+    join(std::move(link), theirs, std::move(segment));
+  }
+  for (int answered = rank + 1; answered < world_size; ++answered) {
+    wait_readable(listener.get(), deadline, fmt::format("joining '{}': waiting for higher ranks", name));
+    UniqueFd link(accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
+    if (!link) throw system_error("cannot accept a peer", errno);
+    check_same_user(link.get());
+    auto [theirs, segment] = receive_hello(link.get(), deadline);
+    send_hello(link.get(), hello, group.segments[rank]->fd());
+    join(std::move(link), theirs, std::move(segment));
+  }
+  return group;
+}
+
+std::vector<std::shared_ptr<Segment>> make_thread_segments(int world_size) {
+  std::vector<std::shared_ptr<Segment>> segments;
+  for (int rank = 0; rank < world_size; ++rank) segments.push_back(make_segment());
+  return segments;
+}
+
+}  // namespace paceline

@@ -1,0 +1,33 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <type_traits>
+
+#include "paceline/comm/engine.h"
+
+namespace paceline {
+
+/// What ranks must agree on about an operation, as they send it to each other; compared byte by byte.
+struct Signature {
+  std::uint64_t number;
+  std::uint64_t count;
+  std::uint64_t call_count;
+  Collective kind;
+  Dtype dtype;
+  ReduceOp reduce;
+  std::uint8_t unused;
+  std::int32_t root;
+  char label[32];  // zero-padded; labels are cut to 31 characters
+};
+static_assert(sizeof(Signature) == 64 && std::is_trivially_copyable_v<Signature>);
+
+Signature signature_of(const Operation& operation, std::uint64_t number);
+
+/// As messages name it: "all_reduce #42 'bucket 3' (float32 x 1000, sum)".
+std::string describe(const Signature& signature);
+
+/// The Mismatch of two ranks that call different operations under the same number.
+Error mismatch(int rank, const Signature& first, int peer, const Signature& theirs);
+
+}  // namespace paceline

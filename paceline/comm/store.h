@@ -1,0 +1,37 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "paceline/base/clock.h"
+
+namespace paceline {
+
+/// A small shared map through which ranks find each other. Keys and values are bytes; values are small (addresses,
+/// numbers). Every method may be called from any thread.
+///
+/// Errors: PeerLost or Aborted with the job's first failure once fail() was called by anyone; System when the store
+/// cannot be reached.
+class Store {
+ public:
+  virtual ~Store() = default;
+  /// Sets or replaces a value and wakes all that wait for it.
+  virtual void set(std::string_view key, std::string_view value) = 0;
+  /// Blocks until the key is set. Throws Timeout, which names the key, at the deadline.
+  virtual std::string get(std::string_view key, Deadline deadline) = 0;
+  /// Adds to the counter of this name (0 at first) and returns the new value.
+  virtual std::int64_t add(std::string_view key, std::int64_t delta) = 0;
+  /// Tells everyone that `rank` gave up. The first report is kept; waiting get() calls throw it on all ranks. Never
+  /// throws: the caller has an error of its own in hand.
+  virtual void fail(int rank, std::string_view code, std::string_view message) noexcept = 0;
+};
+
+/// The store for ranks that are threads of one process.
+std::shared_ptr<Store> make_memory_store();
+
+/// Connects to a StoreServer, e.g. of the launcher. `address` is as StoreServer::address() gives it. Throws System.
+std::shared_ptr<Store> connect_store(const std::string& address, Deadline deadline);
+
+}  // namespace paceline

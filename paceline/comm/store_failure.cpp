@@ -1,0 +1,20 @@
+#include "paceline/comm/store_failure.h"
+
+#include <fmt/format.h>
+
+namespace paceline {
+
+Error to_error(const StoreFailure& first) {
+  const ErrorCode code = first.code == to_string(ErrorCode::PeerLost) ? ErrorCode::PeerLost : ErrorCode::Aborted;
+  return Error(code, fmt::format("{} (the job's first failure: {} of rank {})", first.message, first.code, first.rank),
+               Error::kNoRank, first.rank);
+}
+
+Error store_timeout(std::string_view key, Nanoseconds waited) {
+  return Error(ErrorCode::Timeout,
+               fmt::format("waited {:.1f} s for \"{}\" in the store; the rank that sets it is late, stuck or was never "
+                           "started",
+                           seconds(waited), key));
+}
+
+}  // namespace paceline

@@ -1,0 +1,408 @@
+#include "paceline/comm/store_server.h"
+
+#include <fmt/format.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sys/eventfd.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <cstddef>
+#include <cstring>
+#include <mutex>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "paceline/base/unique_fd.h"
+#include "paceline/comm/store_protocol.h"
+
+namespace paceline {
+namespace {
+
+constexpr std::size_t kMaxConnections = 4096;
+constexpr std::size_t kMaxStoredBytes = std::size_t{64} << 20;
+constexpr std::size_t kEntryBytes = 128;  // what a key costs beside its bytes
+constexpr std::size_t kMaxReportBytes = std::size_t{16} << 10;
+constexpr std::size_t kReadBytes = std::size_t{64} << 10;
+// With no descriptor left to accept() with, the listener would be ready at once, over and over.
+constexpr int kAcceptPauseMs = 100;
+
+struct Wait {
+  std::string key;
+  Deadline deadline;
+};
+
+struct Connection {
+  UniqueFd fd;
+  std::string in, out;
+  std::optional<Wait> wait;  // its get() is not answered yet
+  bool used = false;         // it did more than connect
+  bool closed = false;
+};
+
+std::string random_name() {
+  std::array<unsigned char, 16> bytes{};
+  if (getrandom(bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size())) {
+    throw system_error("cannot get random bytes for the store's name", errno);
+  }
+  std::string name = "paceline-";
+  for (const unsigned char byte : bytes) name += fmt::format("{:02x}", byte);
+  return name;
+}
+
+UniqueFd listen_on(const std::string& name) {
+  UniqueFd fd(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!fd) throw system_error("cannot create the store's socket", errno);
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  std::memcpy(address.sun_path + 1, name.data(), name.size());
+  const auto length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
+  if (::bind(fd.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0 ||
+      ::listen(fd.get(), SOMAXCONN) != 0) {
+    throw system_error(fmt::format("cannot listen on the Unix socket @{}", name), errno);
+  }
+  return fd;
+}
+
+UniqueFd make_event() {
+  UniqueFd fd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!fd) throw system_error("cannot create an eventfd", errno);
+  return fd;
+}
+
+void signal_event(const UniqueFd& event) {
+  // Fails only when the counter is full, and then it is readable already.
+  [[maybe_unused]] const int result = ::eventfd_write(event.get(), 1);
+}
+
+bool same_user(int socket) {
+  ucred peer{};
+  socklen_t length = sizeof(peer);
+  return ::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &length) == 0 && peer.uid == ::geteuid();
+}
+
+}  // namespace
+
+class StoreServer::Impl {
+ public:
+  Impl() : name_(random_name()), listener_(listen_on(name_)), wake_(make_event()), early_(make_event()) {
+    // The program's signals belong to its own threads.
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    thread_ = std::thread([this] { serve(); });
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  }
+
+  ~Impl() {
+    {
+      const std::lock_guard lock(mutex_);
+      stop_ = true;
+    }
+    signal_event(wake_);
+    thread_.join();
+  }
+
+  const std::string& name() const { return name_; }
+  int early_fd() const { return early_.get(); }
+
+  /// Runs `change` on the state and lets the thread answer those who waited for it.
+  template <class Change>
+  void change(Change&& change) {
+    {
+      const std::lock_guard lock(mutex_);
+      change(*this);
+    }
+    signal_event(wake_);
+  }
+
+  template <class Read>
+  auto read(Read&& read) const {
+    const std::lock_guard lock(mutex_);
+    return read(*this);
+  }
+
+  bool set(std::string_view key, std::string_view value);
+  void report(int rank, std::string_view code, std::string_view message);
+
+  // Under mutex_.
+  std::map<std::string, std::string, std::less<>> values_;
+  std::map<std::string, std::int64_t, std::less<>> counters_;
+  std::map<int, StoreFailure> failures_;
+  std::optional<StoreFailure> first_;
+  std::optional<StoreFailure> left_early_;
+  std::vector<int> left_;  // ranks that ended before they joined
+  bool stop_ = false;
+
+ private:
+  void serve();
+  bool receive(Connection& connection);
+  void take_requests(Connection& connection);
+  void handle(Connection& connection, const StoreMessage& request);
+  void accept_all();
+  void check_left(std::size_t known);
+  void answer_waiting(Connection& connection);
+  void reply(Connection& connection, const StoreMessage& message);
+  void flush(Connection& connection);
+  bool reserve(std::size_t bytes);
+  int poll_timeout() const;
+
+  mutable std::mutex mutex_;
+  std::string name_;
+  UniqueFd listener_, wake_, early_;
+  std::vector<Connection> connections_;  // of the thread
+  std::size_t stored_bytes_ = 0;         // under mutex_
+  bool accept_paused_ = false;
+  std::thread thread_;
+};
+
+void StoreServer::Impl::serve() {
+  std::vector<pollfd> polled;
+  std::size_t left_checked = 0;
+  while (true) {
+    // Only those that left before poll() looked: by then it also sees that their own connections are closed.
+    std::size_t left_known = 0;
+    {
+      const std::lock_guard lock(mutex_);
+      if (stop_) return;
+      left_known = left_.size();
+    }
+    const bool accepts = connections_.size() < kMaxConnections && !accept_paused_;
+    polled.assign({{wake_.get(), POLLIN, 0}, {listener_.get(), static_cast<short>(accepts ? POLLIN : 0), 0}});
+    for (const Connection& connection : connections_) {
+      // A client has one request at a time, so while one is open only its end is news.
+      const bool busy = connection.wait || !connection.out.empty();
+      const int events = (busy ? POLLRDHUP : POLLIN) | (connection.out.empty() ? 0 : POLLOUT);
+      polled.push_back({connection.fd.get(), static_cast<short>(events), 0});
+    }
+    const int timeout_ms = left_known > left_checked ? 0 : poll_timeout();
+    accept_paused_ = false;
+    if (::poll(polled.data(), polled.size(), timeout_ms) < 0) continue;  // EINTR, or out of memory for a moment
+
+    eventfd_t ignored = 0;
+    if (polled[0].revents != 0) ::eventfd_read(wake_.get(), &ignored);
+    const std::lock_guard lock(mutex_);
+    for (std::size_t i = 0; i < connections_.size(); ++i) {
+      const short events = polled[i + 2].revents;
+      if ((events & (POLLERR | POLLHUP | POLLRDHUP)) != 0) {
+        while (receive(connections_[i])) continue;  // its last words may be a failure report
+        connections_[i].closed = true;
+      } else if ((events & POLLIN) != 0) {
+        receive(connections_[i]);
+      }
+    }
+    std::erase_if(connections_, [](const Connection& connection) { return connection.closed; });
+    check_left(left_known);
+    left_checked = left_known;
+    for (Connection& connection : connections_) {
+      flush(connection);
+      take_requests(connection);
+    }
+    if ((polled[1].revents & POLLIN) != 0) accept_all();
+    std::erase_if(connections_, [](const Connection& connection) { return connection.closed; });
+  }
+}
+
+// False when nothing was there.
+bool StoreServer::Impl::receive(Connection& connection) {
+  std::array<char, kReadBytes> bytes;
+  const ssize_t count = ::recv(connection.fd.get(), bytes.data(), bytes.size(), 0);
+  if (count <= 0) {
+    connection.closed = count == 0 || (errno != EAGAIN && errno != EINTR);
+    return false;
+  }
+  connection.in.append(bytes.data(), static_cast<std::size_t>(count));
+  take_requests(connection);
+  return !connection.closed;
+}
+
+void StoreServer::Impl::take_requests(Connection& connection) {
+  try {
+    while (!connection.closed && connection.out.size() < kMaxStoreFrame) {
+      if (connection.wait) answer_waiting(connection);
+      if (connection.wait) return;
+      const std::optional<StoreMessage> request = take_message(connection.in);
+      if (!request) return;
+      handle(connection, *request);
+    }
+  } catch (const Error&) {
+    connection.closed = true;  // Not one of ours: a client sees the end of its connection.
+  }
+}
+
+void StoreServer::Impl::handle(Connection& connection, const StoreMessage& request) {
+  if (request.op == StoreOp::Fail) {
+    report(static_cast<int>(request.number), request.key, request.value);
+    return reply(connection, {.op = StoreOp::Done});
+  }
+  connection.used = true;
+  if (first_) {
+    return reply(connection,
+                 {.op = StoreOp::Failed, .number = first_->rank, .key = first_->code, .value = first_->message});
+  }
+  const std::string full = fmt::format("the store is full ({} MiB)", kMaxStoredBytes >> 20);
+  switch (request.op) {
+    case StoreOp::Set:
+      if (!set(request.key, request.value)) return reply(connection, {.op = StoreOp::Refused, .value = full});
+      return reply(connection, {.op = StoreOp::Done});
+    case StoreOp::Add: {
+      auto counter = counters_.find(request.key);
+      if (counter == counters_.end()) {
+        if (!reserve(request.key.size() + kEntryBytes)) {
+          return reply(connection, {.op = StoreOp::Refused, .value = full});
+        }
+        counter = counters_.emplace(request.key, 0).first;
+      }
+      // Unsigned, since a client's number may overflow it.
+      counter->second =
+          static_cast<std::int64_t>(static_cast<std::uint64_t>(counter->second) + static_cast<std::uint64_t>(request.number));
+      return reply(connection, {.op = StoreOp::Done, .number = counter->second});
+    }
+    case StoreOp::Get: {
+      constexpr std::int64_t kLongestMs = std::int64_t{1000} * 3600 * 24 * 365;
+      const auto ms = std::clamp<std::int64_t>(request.number, 0, kLongestMs);
+      connection.wait = Wait{request.key, Deadline(std::chrono::milliseconds(ms))};
+      return;
+    }
+    default: throw Error(ErrorCode::Corrupt, "a store client sent a reply");
+  }
+}
+
+void StoreServer::Impl::answer_waiting(Connection& connection) {
+  const Wait& wait = *connection.wait;
+  StoreMessage answer;
+  if (first_) {
+    answer = {.op = StoreOp::Failed, .number = first_->rank, .key = first_->code, .value = first_->message};
+  } else if (const auto found = values_.find(wait.key); found != values_.end()) {
+    answer = {.op = StoreOp::Found, .value = found->second};
+  } else if (wait.deadline.passed()) {
+    answer = {.op = StoreOp::TimedOut};
+  } else {
+    return;
+  }
+  connection.wait.reset();
+  reply(connection, answer);
+}
+
+void StoreServer::Impl::reply(Connection& connection, const StoreMessage& message) {
+  connection.out += encode(message);
+  flush(connection);
+}
+
+void StoreServer::Impl::flush(Connection& connection) {
+  while (!connection.out.empty()) {
+    const ssize_t count = ::send(connection.fd.get(), connection.out.data(), connection.out.size(), MSG_NOSIGNAL);
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0 && errno == EAGAIN) return;
+    if (count < 0) {
+      connection.closed = true;
+      return;
+    }
+    connection.out.erase(0, static_cast<std::size_t>(count));
+  }
+}
+
+void StoreServer::Impl::accept_all() {
+  while (connections_.size() < kMaxConnections) {
+    UniqueFd fd(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (!fd) {
+      if (errno == EINTR || errno == ECONNABORTED) continue;
+      accept_paused_ = errno != EAGAIN;
+      return;
+    }
+    if (same_user(fd.get())) connections_.push_back({.fd = std::move(fd), .in = {}, .out = {}, .wait = {}});
+  }
+}
+
+bool StoreServer::Impl::set(std::string_view key, std::string_view value) {
+  if (const auto found = values_.find(key); found != values_.end()) {
+    if (value.size() > found->second.size() && !reserve(value.size() - found->second.size())) return false;
+    if (value.size() < found->second.size()) stored_bytes_ -= found->second.size() - value.size();
+    found->second = value;
+    return true;
+  }
+  if (!reserve(key.size() + value.size() + kEntryBytes)) return false;
+  values_.emplace(key, value);
+  return true;
+}
+
+bool StoreServer::Impl::reserve(std::size_t bytes) {
+  if (bytes > kMaxStoredBytes - stored_bytes_) return false;
+  stored_bytes_ += bytes;
+  return true;
+}
+
+void StoreServer::Impl::report(int rank, std::string_view code, std::string_view message) {
+  const StoreFailure failure{rank, std::string(code.substr(0, 64)), std::string(message.substr(0, kMaxReportBytes))};
+  if (!first_) first_ = failure;
+  // The first report has to get through; later ones only serve the launcher's summary.
+  if (!failures_.contains(rank) && reserve(kMaxReportBytes)) failures_.emplace(rank, failure);
+}
+
+void StoreServer::Impl::check_left(std::size_t known) {
+  if (known == 0 || first_) return;
+  const bool awaited =
+      std::any_of(connections_.begin(), connections_.end(), [](const Connection& connection) { return connection.used; });
+  if (!awaited) return;
+  const int rank = left_.front();
+  report(rank, to_string(ErrorCode::PeerLost),
+         fmt::format("rank {} exited with code 0 before it joined the job, and the others wait for it; every rank has to "
+                     "reach Comm::from_env()",
+                     rank));
+  left_early_ = first_;
+  signal_event(early_);
+}
+
+int StoreServer::Impl::poll_timeout() const {
+  auto nearest = std::chrono::milliseconds(accept_paused_ ? kAcceptPauseMs : 3'600'000);
+  for (const Connection& connection : connections_) {
+    if (!connection.wait) continue;
+    // Rounded up, or the last millisecond would be spent spinning.
+    nearest = std::min(nearest, std::chrono::ceil<std::chrono::milliseconds>(connection.wait->deadline.left()));
+  }
+  return static_cast<int>(std::max<std::int64_t>(nearest.count(), 0));
+}
+
+StoreServer::StoreServer() : impl_(std::make_unique<Impl>()) {}
+StoreServer::~StoreServer() = default;
+
+std::string StoreServer::address() const { return "unix:@" + impl_->name(); }
+
+void StoreServer::set(std::string_view key, std::string_view value) {
+  bool done = false;
+  impl_->change([&](Impl& state) { done = state.set(key, value); });
+  if (!done) throw Error(ErrorCode::System, "the store is full");
+}
+
+void StoreServer::fail(int rank, std::string_view code, std::string_view message) {
+  impl_->change([&](Impl& state) { state.report(rank, code, message); });
+}
+
+void StoreServer::left(int rank) {
+  impl_->change([&](Impl& state) {
+    if (!state.values_.contains(fmt::format("joined/{}", rank))) state.left_.push_back(rank);
+  });
+}
+
+std::optional<StoreFailure> StoreServer::left_too_early() const {
+  return impl_->read([](const Impl& state) { return state.left_early_; });
+}
+
+int StoreServer::left_too_early_fd() const { return impl_->early_fd(); }
+
+std::optional<StoreFailure> StoreServer::first_failure() const {
+  return impl_->read([](const Impl& state) { return state.first_; });
+}
+
+std::map<int, StoreFailure> StoreServer::failures() const {
+  return impl_->read([](const Impl& state) { return state.failures_; });
+}
+
+}  // namespace paceline

@@ -1,0 +1,30 @@
+#pragma once
+
+#include <cstdlib>
+#include <functional>
+#include <iostream>
+#include <random>
+#include <string>
+
+#include "paceline/comm/threads.h"
+
+namespace paceline::test {
+
+/// Runs `body` on `n` ranks that are threads, over `engine`, with a time limit that a broken test runs into soon.
+inline void on_ranks(int n, ThreadEngine engine, const std::function<void(const Comm&)>& body,
+                     std::shared_ptr<MessageFaults> faults = nullptr,
+                     Nanoseconds timeout = std::chrono::seconds(60)) {
+  run_ranks(n, body, {.engine = engine, .comm = {.timeout = timeout}, .faults = std::move(faults)});
+}
+
+/// A seed for a property test: PACELINE_TEST_SEED, or a random one. Print it in each failure.
+inline std::uint64_t seed() {
+  if (const char* given = std::getenv("PACELINE_TEST_SEED")) return std::stoull(given);
+  return std::random_device{}();
+}
+
+inline std::string engine_label(ThreadEngine engine) {
+  return engine == ThreadEngine::SharedMemory ? "SharedMemory" : "Messages";
+}
+
+}  // namespace paceline::test
