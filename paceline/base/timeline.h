@@ -61,6 +61,14 @@ class Timeline {
   Phase phase() const { return phase_; }
   bool in_step() const { return phase_ != Phase::Outside; }
 
+  /// A loader says so when it will begin the steps. Without one they begin where the optimizer ends, and waiting for
+  /// data cannot be told from forward.
+  void set_steps_begin_in_loader() { steps_begin_in_loader_ = true; }
+  /// The optimizer has stepped.
+  void end_of_update() {
+    if (!steps_begin_in_loader_) begin_step(Phase::Forward);
+  }
+
   void add_operation(OperationInterval operation);
   void add_samples(double samples);
 
@@ -72,6 +80,7 @@ class Timeline {
   Phase phase_ = Phase::Outside;
   Nanoseconds since_{};
   bool trained_ = false;
+  bool steps_begin_in_loader_ = false;
 };
 
 /// Enters a phase for a scope and goes back to the one before.

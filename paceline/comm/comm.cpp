@@ -37,6 +37,8 @@ int Comm::rank() const { return state_->rank; }
 int Comm::world_size() const { return state_->world_size; }
 const char* Comm::engine_name() const { return state_->engine ? state_->engine->name() : "solo"; }
 Timeline& Comm::timeline() const { return *state_->timeline; }
+std::optional<std::uint64_t> Comm::seed() const { return state_->seed; }
+void Comm::set_seed(std::uint64_t seed) const { state_->seed = seed; }
 
 Buffer Comm::allocate(std::size_t bytes) const {
   if (!state_->engine) return allocate_on_heap(bytes);
@@ -157,6 +159,15 @@ Comm Comm::split(int color, int key) const {
     child->engine = state_->guarded([&] { return child->make_engine(child->name, child->rank, child->world_size); });
   }
   return Comm(std::move(child));
+}
+
+void Comm::fail(const Error& cause) const {
+  state_->guarded([&] {
+    if (!state_->engine) throw Error(cause);
+    state_->engine->abort(cause);
+    state_->engine->check();
+  });
+  throw Error(cause);
 }
 
 void Comm::abort(const std::string& reason) const noexcept {

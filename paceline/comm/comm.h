@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -50,6 +51,10 @@ class Comm {
   const char* engine_name() const;
   /// What the training thread of this rank is doing; shared by all communicators made from one another.
   Timeline& timeline() const;
+
+  /// The seed that paceline::seed() was given, which wrapped modules make random streams from.
+  std::optional<std::uint64_t> seed() const;
+  void set_seed(std::uint64_t seed) const;
 
   /// Memory that is reduced without being copied first. Not collective.
   Buffer allocate(std::size_t bytes) const;
@@ -114,6 +119,8 @@ class Comm {
   /// Collective. A communicator of the same ranks, whose operations are apart from this one's.
   Comm duplicate() const;
 
+  /// Makes `cause` the communicator's failure on all ranks, unless it has one, and throws its failure.
+  [[noreturn]] void fail(const Error& cause) const;
   /// Makes this communicator and all ranks that wait in it fail with Aborted and this reason. From any thread.
   void abort(const std::string& reason) const noexcept;
 

@@ -23,6 +23,7 @@ struct Comm::State {
   MakeEngine make_engine;
   std::unique_ptr<Engine> engine;  // null in a world of one
   std::uint64_t children = 0;
+  std::optional<std::uint64_t> seed;
   bool failure_told = false;
   Buffer staging;  // for operands that the engine does not reach
 

@@ -101,6 +101,8 @@ class Engine {
   virtual void wait(std::uint64_t operation) = 0;
   /// Of a complete operation; known for the last 64.
   virtual OperationTiming timing(std::uint64_t operation) const = 0;
+  /// Throws the engine's failure, if it has one, whichever rank it came from.
+  virtual void check() const = 0;
   /// Makes the engine fail with `cause` on all ranks, whatever they wait for. May be called from any thread.
   virtual void abort(const Error& cause) noexcept = 0;
 };

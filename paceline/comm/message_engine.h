@@ -29,6 +29,7 @@ class MessageEngine final : public Engine {
   bool test(std::uint64_t operation) override;
   void wait(std::uint64_t operation) override;
   OperationTiming timing(std::uint64_t operation) const override;
+  void check() const override { transport_->check(); }
   void abort(const Error& cause) noexcept override { transport_->fail(cause); }
 
  private:

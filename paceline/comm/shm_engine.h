@@ -26,6 +26,7 @@ class ShmEngine final : public Engine {
   bool test(std::uint64_t operation) override;
   void wait(std::uint64_t operation) override;
   OperationTiming timing(std::uint64_t operation) const override;
+  void check() const override { sync_.check(); }
   void abort(const Error& cause) noexcept override { sync_.fail(cause); }
 
  private:

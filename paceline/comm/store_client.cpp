@@ -45,9 +45,7 @@ bool wait_ready(int fd, short events, Deadline deadline) {
 
 class StoreClient final : public Store {
  public:
-  StoreClient(std::string address, Deadline deadline) : address_(std::move(address)) {
-    give_back(connect(deadline));
-  }
+  StoreClient(std::string address, Deadline deadline) : address_(std::move(address)) { give_back(connect(deadline)); }
 
   void set(std::string_view key, std::string_view value) override {
     ask({.op = StoreOp::Set, .key = std::string(key), .value = std::string(value)}, Deadline(kAnswerTime));
@@ -137,7 +135,8 @@ UniqueFd StoreClient::connect(Deadline deadline) const {
       throw Error(ErrorCode::System, fmt::format("nobody serves the store at {}: the launcher has ended", address_));
     }
     // EAGAIN: too many wait to be accepted. There is nothing to poll for.
-    if (errno != EAGAIN && errno != EINTR) throw system_error(fmt::format("cannot reach the store at {}", address_), errno);
+    if (errno != EAGAIN && errno != EINTR)
+      throw system_error(fmt::format("cannot reach the store at {}", address_), errno);
     if (deadline.passed()) throw silent();
     ::poll(nullptr, 0, 1);
   }
@@ -186,7 +185,8 @@ Error StoreClient::lost(int errno_value) const {
 }
 
 Error StoreClient::silent() const {
-  return Error(ErrorCode::System, fmt::format("the store at {} does not answer: its launcher is stopped or stuck", address_));
+  return Error(ErrorCode::System,
+               fmt::format("the store at {} does not answer: its launcher is stopped or stuck", address_));
 }
 
 }  // namespace

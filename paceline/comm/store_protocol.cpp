@@ -36,9 +36,10 @@ bool is_op(std::uint8_t op) {
 std::string encode(const StoreMessage& message) {
   const std::size_t length = kFixedBytes + message.key.size() + message.value.size();
   if (length > kMaxStoreFrame) {
-    throw Error(ErrorCode::InvalidArgument, fmt::format("a store message of {} bytes is over the limit of {}; the store "
-                                                        "is for addresses and numbers",
-                                                        length, kMaxStoreFrame));
+    throw Error(ErrorCode::InvalidArgument,
+                fmt::format("a store message of {} bytes is over the limit of {}; the store "
+                            "is for addresses and numbers",
+                            length, kMaxStoreFrame));
   }
   std::string out;
   out.reserve(kLengthBytes + length);

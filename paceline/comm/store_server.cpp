@@ -22,17 +22,17 @@
 
 #include "paceline/base/unique_fd.h"
 #include "paceline/comm/store_protocol.h"
+#include "paceline/comm/store_state.h"
 
 namespace paceline {
 namespace {
 
 constexpr std::size_t kMaxConnections = 4096;
-constexpr std::size_t kMaxStoredBytes = std::size_t{64} << 20;
-constexpr std::size_t kEntryBytes = 128;  // what a key costs beside its bytes
-constexpr std::size_t kMaxReportBytes = std::size_t{16} << 10;
 constexpr std::size_t kReadBytes = std::size_t{64} << 10;
 // With no descriptor left to accept() with, the listener would be ready at once, over and over.
 constexpr int kAcceptPauseMs = 100;
+
+constexpr std::int64_t kLongestWaitMs = std::int64_t{1000} * 3600 * 24 * 365;
 
 struct Wait {
   std::string key;
@@ -82,6 +82,14 @@ void signal_event(const UniqueFd& event) {
   [[maybe_unused]] const int result = ::eventfd_write(event.get(), 1);
 }
 
+StoreMessage failed(const StoreFailure& first) {
+  return {.op = StoreOp::Failed, .number = first.rank, .key = first.code, .value = first.message};
+}
+
+StoreMessage full() {
+  return {.op = StoreOp::Refused, .value = fmt::format("the store is full ({} MiB)", StoreState::kMaxBytes >> 20)};
+}
+
 bool same_user(int socket) {
   ucred peer{};
   socklen_t length = sizeof(peer);
@@ -118,7 +126,7 @@ class StoreServer::Impl {
   void change(Change&& change) {
     {
       const std::lock_guard lock(mutex_);
-      change(*this);
+      change(state_);
     }
     signal_event(wake_);
   }
@@ -126,20 +134,8 @@ class StoreServer::Impl {
   template <class Read>
   auto read(Read&& read) const {
     const std::lock_guard lock(mutex_);
-    return read(*this);
+    return read(state_);
   }
-
-  bool set(std::string_view key, std::string_view value);
-  void report(int rank, std::string_view code, std::string_view message);
-
-  // Under mutex_.
-  std::map<std::string, std::string, std::less<>> values_;
-  std::map<std::string, std::int64_t, std::less<>> counters_;
-  std::map<int, StoreFailure> failures_;
-  std::optional<StoreFailure> first_;
-  std::optional<StoreFailure> left_early_;
-  std::vector<int> left_;  // ranks that ended before they joined
-  bool stop_ = false;
 
  private:
   void serve();
@@ -151,14 +147,15 @@ class StoreServer::Impl {
   void answer_waiting(Connection& connection);
   void reply(Connection& connection, const StoreMessage& message);
   void flush(Connection& connection);
-  bool reserve(std::size_t bytes);
   int poll_timeout() const;
 
+  const std::string name_;
+  const UniqueFd listener_, wake_, early_;
   mutable std::mutex mutex_;
-  std::string name_;
-  UniqueFd listener_, wake_, early_;
-  std::vector<Connection> connections_;  // of the thread
-  std::size_t stored_bytes_ = 0;         // under mutex_
+  StoreState state_;   // under mutex_
+  bool stop_ = false;  // under mutex_
+  // Of the thread.
+  std::vector<Connection> connections_;
   bool accept_paused_ = false;
   std::thread thread_;
 };
@@ -172,7 +169,7 @@ void StoreServer::Impl::serve() {
     {
       const std::lock_guard lock(mutex_);
       if (stop_) return;
-      left_known = left_.size();
+      left_known = state_.left();
     }
     const bool accepts = connections_.size() < kMaxConnections && !accept_paused_;
     polled.assign({{wake_.get(), POLLIN, 0}, {listener_.get(), static_cast<short>(accepts ? POLLIN : 0), 0}});
@@ -239,35 +236,20 @@ void StoreServer::Impl::take_requests(Connection& connection) {
 
 void StoreServer::Impl::handle(Connection& connection, const StoreMessage& request) {
   if (request.op == StoreOp::Fail) {
-    report(static_cast<int>(request.number), request.key, request.value);
+    state_.report(static_cast<int>(request.number), request.key, request.value);
     return reply(connection, {.op = StoreOp::Done});
   }
   connection.used = true;
-  if (first_) {
-    return reply(connection,
-                 {.op = StoreOp::Failed, .number = first_->rank, .key = first_->code, .value = first_->message});
-  }
-  const std::string full = fmt::format("the store is full ({} MiB)", kMaxStoredBytes >> 20);
+  if (const auto& first = state_.first_failure()) return reply(connection, failed(*first));
   switch (request.op) {
     case StoreOp::Set:
-      if (!set(request.key, request.value)) return reply(connection, {.op = StoreOp::Refused, .value = full});
-      return reply(connection, {.op = StoreOp::Done});
+      return reply(connection, state_.set(request.key, request.value) ? StoreMessage{.op = StoreOp::Done} : full());
     case StoreOp::Add: {
-      auto counter = counters_.find(request.key);
-      if (counter == counters_.end()) {
-        if (!reserve(request.key.size() + kEntryBytes)) {
-          return reply(connection, {.op = StoreOp::Refused, .value = full});
-        }
-        counter = counters_.emplace(request.key, 0).first;
-      }
-      // Unsigned, since a client's number may overflow it.
-      counter->second =
-          static_cast<std::int64_t>(static_cast<std::uint64_t>(counter->second) + static_cast<std::uint64_t>(request.number));
-      return reply(connection, {.op = StoreOp::Done, .number = counter->second});
+      const std::optional<std::int64_t> sum = state_.add(request.key, request.number);
+      return reply(connection, sum ? StoreMessage{.op = StoreOp::Done, .number = *sum} : full());
     }
     case StoreOp::Get: {
-      constexpr std::int64_t kLongestMs = std::int64_t{1000} * 3600 * 24 * 365;
-      const auto ms = std::clamp<std::int64_t>(request.number, 0, kLongestMs);
+      const auto ms = std::clamp<std::int64_t>(request.number, 0, kLongestWaitMs);
       connection.wait = Wait{request.key, Deadline(std::chrono::milliseconds(ms))};
       return;
     }
@@ -278,10 +260,10 @@ void StoreServer::Impl::handle(Connection& connection, const StoreMessage& reque
 void StoreServer::Impl::answer_waiting(Connection& connection) {
   const Wait& wait = *connection.wait;
   StoreMessage answer;
-  if (first_) {
-    answer = {.op = StoreOp::Failed, .number = first_->rank, .key = first_->code, .value = first_->message};
-  } else if (const auto found = values_.find(wait.key); found != values_.end()) {
-    answer = {.op = StoreOp::Found, .value = found->second};
+  if (const auto& first = state_.first_failure()) {
+    answer = failed(*first);
+  } else if (const std::string* value = state_.find(wait.key)) {
+    answer = {.op = StoreOp::Found, .value = *value};
   } else if (wait.deadline.passed()) {
     answer = {.op = StoreOp::TimedOut};
   } else {
@@ -321,42 +303,11 @@ void StoreServer::Impl::accept_all() {
   }
 }
 
-bool StoreServer::Impl::set(std::string_view key, std::string_view value) {
-  if (const auto found = values_.find(key); found != values_.end()) {
-    if (value.size() > found->second.size() && !reserve(value.size() - found->second.size())) return false;
-    if (value.size() < found->second.size()) stored_bytes_ -= found->second.size() - value.size();
-    found->second = value;
-    return true;
-  }
-  if (!reserve(key.size() + value.size() + kEntryBytes)) return false;
-  values_.emplace(key, value);
-  return true;
-}
-
-bool StoreServer::Impl::reserve(std::size_t bytes) {
-  if (bytes > kMaxStoredBytes - stored_bytes_) return false;
-  stored_bytes_ += bytes;
-  return true;
-}
-
-void StoreServer::Impl::report(int rank, std::string_view code, std::string_view message) {
-  const StoreFailure failure{rank, std::string(code.substr(0, 64)), std::string(message.substr(0, kMaxReportBytes))};
-  if (!first_) first_ = failure;
-  // The first report has to get through; later ones only serve the launcher's summary.
-  if (!failures_.contains(rank) && reserve(kMaxReportBytes)) failures_.emplace(rank, failure);
-}
-
 void StoreServer::Impl::check_left(std::size_t known) {
-  if (known == 0 || first_) return;
-  const bool awaited =
-      std::any_of(connections_.begin(), connections_.end(), [](const Connection& connection) { return connection.used; });
-  if (!awaited) return;
-  const int rank = left_.front();
-  report(rank, to_string(ErrorCode::PeerLost),
-         fmt::format("rank {} exited with code 0 before it joined the job, and the others wait for it; every rank has to "
-                     "reach Comm::from_env()",
-                     rank));
-  left_early_ = first_;
+  if (known == 0 || state_.first_failure()) return;
+  const auto used = [](const Connection& connection) { return connection.used; };
+  if (std::none_of(connections_.begin(), connections_.end(), used)) return;
+  state_.fail_left();
   signal_event(early_);
 }
 
@@ -377,32 +328,30 @@ std::string StoreServer::address() const { return "unix:@" + impl_->name(); }
 
 void StoreServer::set(std::string_view key, std::string_view value) {
   bool done = false;
-  impl_->change([&](Impl& state) { done = state.set(key, value); });
+  impl_->change([&](StoreState& state) { done = state.set(key, value); });
   if (!done) throw Error(ErrorCode::System, "the store is full");
 }
 
 void StoreServer::fail(int rank, std::string_view code, std::string_view message) {
-  impl_->change([&](Impl& state) { state.report(rank, code, message); });
+  impl_->change([&](StoreState& state) { state.report(rank, code, message); });
 }
 
 void StoreServer::left(int rank) {
-  impl_->change([&](Impl& state) {
-    if (!state.values_.contains(fmt::format("joined/{}", rank))) state.left_.push_back(rank);
-  });
+  impl_->change([&](StoreState& state) { state.leave(rank); });
 }
 
 std::optional<StoreFailure> StoreServer::left_too_early() const {
-  return impl_->read([](const Impl& state) { return state.left_early_; });
+  return impl_->read([](const StoreState& state) { return state.left_too_early(); });
 }
 
 int StoreServer::left_too_early_fd() const { return impl_->early_fd(); }
 
 std::optional<StoreFailure> StoreServer::first_failure() const {
-  return impl_->read([](const Impl& state) { return state.first_; });
+  return impl_->read([](const StoreState& state) { return state.first_failure(); });
 }
 
 std::map<int, StoreFailure> StoreServer::failures() const {
-  return impl_->read([](const Impl& state) { return state.failures_; });
+  return impl_->read([](const StoreState& state) { return state.failures(); });
 }
 
 }  // namespace paceline

@@ -20,7 +20,7 @@ MessageHub::MessageHub(int world_size, std::shared_ptr<MessageFaults> faults)
 
 void MessageHub::send(int sender, int receiver, std::span<const std::byte> data) {
   std::lock_guard lock(mutex_);
-  check(sender);
+  throw_failure(sender);
   Lane& out = lane(sender, receiver);
   const MessageFate fate = faults_ ? faults_->decide(sender, receiver, out.sent) : MessageFate{};
   ++out.sent;
@@ -39,7 +39,7 @@ void MessageHub::receive(int sender, int receiver, std::span<std::byte> data, De
   std::unique_lock lock(mutex_);
   Lane& in = lane(sender, receiver);
   for (;;) {
-    check(receiver);
+    throw_failure(receiver);
     Nanoseconds patience = deadline.left();
     if (!in.messages.empty()) {
       const Nanoseconds early = in.messages.front().due - now();
@@ -67,7 +67,12 @@ void MessageHub::receive(int sender, int receiver, std::span<std::byte> data, De
   std::copy(message.data.begin(), message.data.end(), data.begin());
 }
 
-void MessageHub::check(int rank) const {
+void MessageHub::check(int rank) {
+  std::lock_guard lock(mutex_);
+  throw_failure(rank);
+}
+
+void MessageHub::throw_failure(int rank) const {
   if (!failure_) return;
   throw Error(failure_->code(), failure_->message(), rank,
               failure_->peer() != rank ? failure_->peer() : failure_->rank());

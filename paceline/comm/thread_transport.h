@@ -21,6 +21,7 @@ class MessageHub {
   void send(int sender, int receiver, std::span<const std::byte> data);
   void receive(int sender, int receiver, std::span<std::byte> data, Deadline deadline);
   void fail(const Error& cause) noexcept;
+  void check(int rank);
   void leave(int rank) noexcept;
 
  private:
@@ -34,7 +35,7 @@ class MessageHub {
     bool cut = false;
   };
   Lane& lane(int sender, int receiver) { return lanes_[static_cast<std::size_t>(sender * world_size_ + receiver)]; }
-  void check(int rank) const;
+  void throw_failure(int rank) const;  // with mutex_ held
 
   const int world_size_;
   const std::shared_ptr<MessageFaults> faults_;
@@ -53,6 +54,7 @@ class ThreadTransport final : public Transport {
   int world_size() const override { return hub_->world_size(); }
   void exchange(std::span<const Outgoing> outgoing, std::span<const Incoming> incoming, Deadline deadline) override;
   void fail(const Error& cause) noexcept override { hub_->fail(cause); }
+  void check() const override { hub_->check(rank_); }
   void leave() noexcept override { hub_->leave(rank_); }
 
  private:

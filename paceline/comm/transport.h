@@ -29,6 +29,8 @@ class Transport {
   virtual void exchange(std::span<const Outgoing> outgoing, std::span<const Incoming> incoming, Deadline deadline) = 0;
   /// Makes `cause` the group's failure, unless it has one; every exchange() throws it from then on. From any thread.
   virtual void fail(const Error& cause) noexcept = 0;
+  /// Throws the group's failure, if it has one.
+  virtual void check() const = 0;
   /// Tells the others that this rank will exchange nothing more.
   virtual void leave() noexcept = 0;
 };

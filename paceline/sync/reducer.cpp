@@ -1,0 +1,234 @@
+#include "paceline/sync/reducer.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+
+#include "paceline/base/hash.h"
+
+namespace paceline {
+namespace {
+
+std::uint64_t hash_unless_zero(const Buffer& buffer) {
+  const std::span<const std::byte> data(buffer.data(), buffer.bytes());
+  const bool zero = std::all_of(data.begin(), data.end(), [](std::byte b) { return b == std::byte{0}; });
+  return zero ? 0 : hash_of(data);
+}
+
+ReducerOptions checked(ReducerOptions options) {
+  if (options.bucket_bytes == 0) throw Error(ErrorCode::InvalidArgument, "bucket_bytes must be more than 0");
+  options.bucket_bytes = (options.bucket_bytes + 63) / 64 * 64;  // pieces hold whole elements of any type
+  return options;
+}
+
+}  // namespace
+
+Reducer::Reducer(Comm comm, std::vector<ParameterInfo> parameters, ReducerOptions options)
+    : comm_(std::move(comm)),
+      parameters_(std::move(parameters)),
+      options_(checked(options)),
+      prologue_(comm_),
+      epilogue_(comm_),
+      ready_(parameters_.size()) {
+  std::vector<std::size_t> order(parameters_.size());
+  std::iota(order.rbegin(), order.rend(), std::size_t{0});
+  lay_out(order);
+}
+
+void Reducer::lay_out(std::span<const std::size_t> order) {
+  plan_ = plan_buckets(parameters_, order, options_.bucket_bytes);
+  buckets_.clear();
+  for (std::size_t b = 0; b < plan_.buckets.size(); ++b) {
+    Bucket bucket;
+    bucket.memory = std::make_shared<Buffer>(comm_.allocate(plan_.buckets[b].bytes));
+    bucket.label = fmt::format("bucket {}", b);
+    buckets_.push_back(std::move(bucket));
+  }
+}
+
+Reducer::SlotMemory Reducer::slot(std::size_t parameter) const {
+  const BucketPlan::Slot& slot = plan_.slots[parameter];
+  const auto& memory = buckets_[slot.bucket].memory;
+  return {memory->data() + slot.offset, memory};
+}
+
+void Reducer::begin() {
+  in_round_ = true;
+  next_bucket_ = 0;
+  gradient_hash_ = 0;
+  std::fill(ready_.begin(), ready_.end(), 0);
+  arrival_order_.clear();
+  for (std::size_t b = 0; b < buckets_.size(); ++b) {
+    buckets_[b].missing = plan_.buckets[b].parameters.size();
+    buckets_[b].launched = 0;
+    buckets_[b].work.clear();
+  }
+  const ScopedPhase phase(comm_.timeline(), Phase::Communication);
+  prologue_.start({round_, plan_.hash()}, "step begins");
+}
+
+void Reducer::store(std::size_t parameter, const std::byte* gradient) {
+  require_not_launched(parameter);
+  const BucketPlan::Slot& at = plan_.slots[parameter];
+  std::byte* to = buckets_[at.bucket].memory->data() + at.offset;
+  const std::size_t bytes = parameters_[parameter].bytes();
+  const bool pipelined = bytes > options_.bucket_bytes && at.bucket == next_bucket_ && !ready_[parameter] &&
+                         (round_ > 0 || at.bucket > 0);
+  if (!pipelined) {
+    if (bytes > 0) std::memcpy(to, gradient, bytes);
+    return mark_ready(parameter);
+  }
+  // Alone in its bucket: each piece is on its way while it is still in cache.
+  for (std::size_t done = 0; done < bytes;) {
+    const std::size_t piece = std::min(options_.bucket_bytes, bytes - done);
+    std::memcpy(to + done, gradient + done, piece);
+    done += piece;
+    if (done < bytes) launch(at.bucket, done);
+  }
+  arrive(parameter);
+}
+
+void Reducer::mark_ready(std::size_t parameter) {
+  require_not_launched(parameter);
+  if (!ready_[parameter]) arrive(parameter);
+}
+
+void Reducer::mark_absent(std::size_t parameter) { arrive(parameter); }
+
+void Reducer::require_not_launched(std::size_t parameter) const {
+  if (buckets_[plan_.slots[parameter].bucket].launched == 0) return;
+  throw Error(ErrorCode::InvalidArgument,
+              fmt::format("the gradient of '{}' arrived again after it was sent off: its part of the graph was run "
+                          "backward twice in one backward (activation checkpointing that re-enters autograd does this)",
+                          parameters_[parameter].name),
+              comm_.rank());
+}
+
+void Reducer::arrive(std::size_t parameter) {
+  ready_[parameter] = 1;
+  arrival_order_.push_back(parameter);
+  --buckets_[plan_.slots[parameter].bucket].missing;
+  launch_ready_buckets();
+}
+
+void Reducer::launch_ready_buckets() {
+  const std::size_t before = next_bucket_;
+  while (next_bucket_ < buckets_.size() && buckets_[next_bucket_].missing == 0) {
+    if (round_ == 0 && next_bucket_ == 0) gradient_hash_ = hash_unless_zero(*buckets_[0].memory);
+    launch(next_bucket_, plan_.buckets[next_bucket_].bytes);
+    ++next_bucket_;
+  }
+  // Peers may wait for this rank's share of what it launched before.
+  if (before == next_bucket_ && before > 0 && !buckets_[before - 1].work.empty()) {
+    const ScopedPhase phase(comm_.timeline(), Phase::Communication);
+    buckets_[before - 1].work.back().first.test();
+  }
+}
+
+// Starts the operations of a bucket up to byte `up_to`, in pieces that stay in cache. 1/W is applied in the reduction.
+void Reducer::launch(std::size_t index, std::size_t up_to) {
+  Bucket& bucket = buckets_[index];
+  const Dtype dtype = plan_.buckets[index].dtype;
+  const ScopedPhase phase(comm_.timeline(), Phase::Communication);
+  while (bucket.launched < up_to) {
+    const std::size_t bytes = std::min(up_to - bucket.launched, options_.bucket_bytes);
+    std::byte* data = bucket.memory->data() + bucket.launched;
+    bucket.work.emplace_back(comm_.start({.kind = Collective::AllReduce,
+                                          .dtype = dtype,
+                                          .reduce = ReduceOp::Mean,
+                                          .count = bytes / size_of(dtype),
+                                          .call_count = plan_.buckets[index].bytes / size_of(dtype),
+                                          .in = data,
+                                          .out = data,
+                                          .label = bucket.label.c_str()}),
+                             bytes);
+    bucket.launched += bytes;
+  }
+}
+
+const std::vector<std::size_t>& Reducer::absent() {
+  absent_.clear();
+  for (std::size_t parameter = 0; parameter < ready_.size(); ++parameter) {
+    if (!ready_[parameter]) absent_.push_back(parameter);
+  }
+  return absent_;
+}
+
+bool Reducer::finish() {
+  const ScopedPhase phase(comm_.timeline(), Phase::Communication);
+  epilogue_.start({absent_.size(), gradient_hash_}, "step ends");
+  check_prologue();
+  wait_for_buckets();
+  check_epilogue();
+  const bool moved = round_ == 0 && rebuild();
+  absent_.clear();
+  in_round_ = false;
+  ++round_;
+  return moved;
+}
+
+void Reducer::check_prologue() {
+  const auto all = prologue_.wait();
+  for (int peer = 1; peer < comm_.world_size(); ++peer) {
+    if (all[peer].step == all[0].step && all[peer].signature == all[0].signature) continue;
+    comm_.fail({ErrorCode::Mismatch,
+                fmt::format("rank 0 is at step {} of a model with plan {:016x}, but rank {} at step {} with {:016x}; do "
+                            "all ranks train the same model, and call backward equally often?",
+                            all[0].step, all[0].signature, peer, all[peer].step, all[peer].signature),
+                comm_.rank(), peer});
+  }
+}
+
+void Reducer::wait_for_buckets() {
+  Timeline& timeline = comm_.timeline();
+  for (Bucket& bucket : buckets_) {
+    for (auto& [work, bytes] : bucket.work) {
+      work.wait();
+      if (!timeline.in_step() || comm_.world_size() == 1) continue;
+      const OperationTiming timing = work.timing();
+      timeline.add_operation({timing.launched, timing.last_arrival, timing.completed, bytes, bucket.label});
+    }
+  }
+}
+
+void Reducer::check_epilogue() {
+  const auto all = epilogue_.wait();
+  took_part_.clear();
+  if (std::any_of(all.begin(), all.end(), [](const StepEpilogue& e) { return e.absent != 0; })) {
+    exchange_participation();
+  }
+  if (round_ != 0) return;
+  for (int a = 0; a < comm_.world_size(); ++a) {
+    for (int b = a + 1; b < comm_.world_size(); ++b) {
+      if (all[a].gradient_hash == all[b].gradient_hash && all[a].gradient_hash != 0) twins_.emplace_back(a, b);
+    }
+  }
+}
+
+void Reducer::exchange_participation() {
+  took_part_ = ready_;
+  for (const std::size_t parameter : absent_) took_part_[parameter] = 0;
+  comm_.all_reduce<std::uint8_t>(took_part_, ReduceOp::Max);
+}
+
+// Once, before anything depends on the places of slots: in rank 0's order of arrival.
+bool Reducer::rebuild() {
+  std::vector<std::int64_t> order(arrival_order_.begin(), arrival_order_.end());
+  comm_.broadcast<std::int64_t>(order, 0);
+  std::vector<std::size_t> new_order(order.begin(), order.end());
+  const BucketPlan new_plan = plan_buckets(parameters_, new_order, options_.bucket_bytes);
+  if (new_plan.hash() == plan_.hash()) return false;
+  const BucketPlan old_plan = std::move(plan_);
+  const std::vector<Bucket> old = std::move(buckets_);
+  lay_out(new_order);
+  for (std::size_t parameter = 0; parameter < parameters_.size(); ++parameter) {
+    const BucketPlan::Slot& from = old_plan.slots[parameter];
+    const std::size_t bytes = parameters_[parameter].bytes();
+    if (bytes > 0) std::memcpy(slot(parameter).data, old[from.bucket].memory->data() + from.offset, bytes);
+  }
+  return true;
+}
+
+}  // namespace paceline

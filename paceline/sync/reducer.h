@@ -1,0 +1,99 @@
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "paceline/comm/comm.h"
+#include "paceline/sync/bucket_plan.h"
+#include "paceline/sync/step_header.h"
+
+namespace paceline {
+
+struct ReducerOptions {
+  std::size_t bucket_bytes = std::size_t{1} << 20;
+};
+
+/// Averages one model's gradients over all ranks, bucket by bucket, while backward goes on. Knows nothing of torch:
+/// gradients are bytes in slots.
+///
+/// Each backward is one round: begin(), then each parameter once by store() or mark_ready(), then finish(). A bucket is
+/// launched when its last parameter is there, and buckets are launched in plan order, whatever order they fill in, so
+/// that all ranks launch the same ones. From a parameter's store() to the end of finish() its slot belongs to the
+/// reducer. Calls from one thread; errors are Comm's, and Mismatch if ranks are not at the same step of the same model.
+class Reducer {
+ public:
+  /// Collective. Starts with reverse registration order as the expected order of arrival.
+  Reducer(Comm comm, std::vector<ParameterInfo> parameters, ReducerOptions options);
+
+  /// Where a parameter's gradient lies, and what keeps that memory. Moves once, in the finish() of the first round.
+  struct SlotMemory {
+    std::byte* data;
+    std::shared_ptr<const Buffer> owner;
+  };
+  SlotMemory slot(std::size_t parameter) const;
+
+  void begin();
+  bool in_round() const { return in_round_; }
+  /// Copies a gradient of parameter.bytes() into its slot and marks it ready.
+  void store(std::size_t parameter, const std::byte* gradient);
+  /// The gradient lies in its slot. A second time in a round is harmless before the bucket's launch and InvalidArgument
+  /// after it.
+  void mark_ready(std::size_t parameter);
+  /// Parameters of this round that were neither stored nor marked.
+  const std::vector<std::size_t>& absent();
+  /// As mark_ready for one of absent(): the slot holds what this rank contributes, but its backward did not reach it.
+  void mark_absent(std::size_t parameter);
+  /// Waits until all slots hold the mean. Every parameter must have been marked. True if slots have moved.
+  bool finish();
+
+  /// After finish(): whether the backward of any rank reached it.
+  bool took_part(std::size_t parameter) const { return took_part_.empty() || took_part_[parameter] != 0; }
+  /// Pairs of ranks that computed the same gradients in the first round: fed the same batch, most likely.
+  const std::vector<std::pair<int, int>>& twins() const { return twins_; }
+  std::uint64_t rounds() const { return round_; }
+
+ private:
+  struct Bucket {
+    std::shared_ptr<Buffer> memory;
+    std::string label;
+    std::size_t missing = 0;   // parameters not ready in this round
+    std::size_t launched = 0;  // bytes whose operations were started
+    std::vector<std::pair<Comm::Work, std::size_t>> work;  // with bytes
+  };
+
+  void lay_out(std::span<const std::size_t> order);
+  void arrive(std::size_t parameter);
+  void launch_ready_buckets();
+  void launch(std::size_t bucket, std::size_t up_to);
+  void require_not_launched(std::size_t parameter) const;
+  void check_prologue();
+  void check_epilogue();
+  void exchange_participation();
+  void wait_for_buckets();
+  bool rebuild();
+
+  const Comm comm_;
+  const std::vector<ParameterInfo> parameters_;
+  const ReducerOptions options_;
+  BucketPlan plan_;
+  std::vector<Bucket> buckets_;
+  HeaderExchange<StepPrologue> prologue_;
+  HeaderExchange<StepEpilogue> epilogue_;
+  std::uint64_t round_ = 0;
+
+  // Of the current round.
+  bool in_round_ = false;
+  std::size_t next_bucket_ = 0;  // the first that is not fully launched
+  std::vector<std::uint8_t> ready_;  // by parameter
+  std::vector<std::size_t> absent_;
+  std::vector<std::size_t> arrival_order_;
+  std::uint64_t gradient_hash_ = 0;
+
+  std::vector<std::uint8_t> took_part_;  // empty where all did
+  std::vector<std::pair<int, int>> twins_;
+};
+
+}  // namespace paceline

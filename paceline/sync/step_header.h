@@ -1,0 +1,54 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "paceline/comm/comm.h"
+
+namespace paceline {
+
+/// What every rank tells the others about a step before its first bucket. Fixed bytes, the same on all ranks' machines.
+struct StepPrologue {
+  std::uint64_t step;       // of this model; ranks must agree
+  std::uint64_t signature;  // of the bucket plan; ranks must agree
+};
+
+/// And after its last.
+struct StepEpilogue {
+  std::uint64_t absent;         // parameters that took no part in this rank's backward
+  std::uint64_t gradient_hash;  // of the first bucket as this rank computed it; 0 where it was not taken
+};
+
+/// Exchanges one half of the header among all ranks without blocking.
+template <class Half>
+class HeaderExchange {
+ public:
+  explicit HeaderExchange(const Comm& comm)
+      : comm_(comm), all_(comm.allocate((static_cast<std::size_t>(comm.world_size()) + 1) * sizeof(Half))) {}
+
+  void start(const Half& own, const char* label) {
+    all()[comm_.world_size()] = own;
+    if (comm_.world_size() == 1) all()[0] = own;
+    work_ = comm_.start({.kind = Collective::AllGather,
+                         .dtype = Dtype::UInt8,
+                         .count = sizeof(Half),
+                         .in = reinterpret_cast<const std::byte*>(all() + comm_.world_size()),
+                         .out = all_.data(),
+                         .label = label});
+  }
+  /// Blocks; the halves of all ranks.
+  std::span<const Half> wait() {
+    work_.wait();
+    return {all(), static_cast<std::size_t>(comm_.world_size())};
+  }
+
+ private:
+  Half* all() const { return reinterpret_cast<Half*>(all_.data()); }
+
+  Comm comm_;
+  Buffer all_;
+  Comm::Work work_;
+};
+
+}  // namespace paceline

@@ -1,0 +1,206 @@
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <charconv>
+#include <cmath>
+#include <cstdlib>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "paceline/tools/commands.h"
+#include "paceline/tools/run_front.h"
+#include "paceline/tools/run_options.h"
+
+namespace paceline::tools {
+namespace {
+
+constexpr int kMaxWorkers = 1024;
+constexpr double kMaxSeconds = 1e6;
+
+constexpr const char* kHelp =
+    "Examples:\n"
+    "  paceline run -n 4 -- ./my_program --epochs 3\n"
+    "      Four workers. Each line they print is tagged with its rank. Exit code 0 when all succeed.\n"
+    "  paceline run -n 4 --run-dir runs/first -- ./my_program\n"
+    "      The library writes its measurements there; `paceline report runs/first` explains them.\n"
+    "  paceline run -n 2 --threads-per-worker 4 --env LOG_LEVEL=debug -- ./my_program\n"
+    "      Four compute threads a worker (the default is one), and a variable for all of them.\n"
+    "  paceline run -n 2 --no-tag -- sh -c 'echo \"$RANK of $WORLD_SIZE\"'\n"
+    "      Any program works, also one that does not use the library.\n"
+    "\n"
+    "Each worker finds RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, GROUP_RANK, MASTER_ADDR, MASTER_PORT,\n"
+    "PACELINE_STORE, PACELINE_JOB and PACELINE_PROGRESS in its environment, and /dev/null as its input.\n"
+    "\n"
+    "When a worker fails, the others get --grace seconds to end by themselves, then SIGTERM and 5 s later SIGKILL.\n"
+    "The end of the output says which rank failed first and how, and the exit code is that worker's (128 + signal\n"
+    "if a signal killed it). Ctrl-C goes to all workers once; a second one kills them. No process is left behind.\n"
+    "Other exit codes: 64 bad use, 126 program not executable, 127 program not found, 130 Ctrl-C, 141 the reader of "
+    "the\n"
+    "output went away.\n";
+
+/// What the options were before they were checked.
+struct Arguments {
+  std::string workers, threads, timeout, run_dir;
+  std::string grace = "2";
+  std::vector<std::string> environment;
+  bool no_tag = false;
+};
+
+/// CLI11 knows nothing of the program after the dashes.
+class RunFormatter final : public CLI::Formatter {
+  std::string make_usage(const CLI::App*, std::string) const override {
+    return "Usage: paceline run -n N [OPTIONS] -- PROGRAM [ARGUMENTS...]\n";
+  }
+};
+
+int whole_number(const std::string& option, const std::string& text, int from, int to);
+double seconds_from_zero(const std::string& option, const std::string& text);
+std::string checked_variable(const std::string& text);
+std::vector<std::string> program_of(const CLI::App& command, const Invocation& invocation);
+
+/// The file to execute, or why there is none.
+struct Lookup {
+  std::string executable = {};
+  int exit_code = 0;
+  std::string problem = {};
+};
+Lookup find_program(const std::string& name);
+
+RunOptions options_of(const CLI::App& command, const Invocation& invocation, const Arguments& arguments) {
+  RunOptions options;
+  options.workers = whole_number("-n", arguments.workers, 1, kMaxWorkers);
+  options.program = program_of(command, invocation);
+  options.tag = !arguments.no_tag;
+  options.grace = std::chrono::milliseconds(std::llround(seconds_from_zero("--grace", arguments.grace) * 1000));
+  if (!arguments.timeout.empty()) {
+    options.timeout_s = whole_number("--timeout", arguments.timeout, 1, 1'000'000);
+  }
+  if (!arguments.threads.empty()) {
+    options.threads_per_worker = whole_number("--threads-per-worker", arguments.threads, 1, 4096);
+  }
+  if (!arguments.run_dir.empty()) options.run_dir = std::filesystem::absolute(arguments.run_dir).string();
+  for (const std::string& variable : arguments.environment) {
+    options.environment.push_back(checked_variable(variable));
+  }
+  return options;
+}
+
+}  // namespace
+
+void add_run_command(CLI::App& app, Invocation& invocation) {
+  CLI::App* command = app.add_subcommand("run", "Start the workers of a job on this machine and watch over them");
+  const auto arguments = std::make_shared<Arguments>();
+  command->formatter(std::make_shared<RunFormatter>());
+  command->add_option("-n,--workers", arguments->workers, "How many workers")->type_name("N")->required();
+  command
+      ->add_option("--threads-per-worker", arguments->threads,
+                   "Compute threads a worker: sets OMP_, OPENBLAS_ and MKL_NUM_THREADS (1 unless they are set)")
+      ->type_name("K");
+  command->add_option("--run-dir", arguments->run_dir, "Where the library writes its measurements")->type_name("DIR");
+  command->add_option("--timeout", arguments->timeout, "How long a rank may be silent before the others give up")
+      ->type_name("SECONDS");
+  command->add_option("--grace", arguments->grace, "After a failure: how long the others get to end by themselves (2)")
+      ->type_name("SECONDS");
+  command->add_option("--env", arguments->environment, "A variable for the workers; may be given more than once")
+      ->type_name("KEY=VALUE")
+      ->expected(1)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  command->add_flag("--no-tag", arguments->no_tag, "Do not put \"[rank R] \" in front of lines");
+  command->footer(kHelp);
+  command->prefix_command();  // the first word that is no option begins the program
+  command->callback([command, arguments, &invocation] {
+    RunOptions options = options_of(*command, invocation, *arguments);
+    const Lookup found = find_program(options.program.front());
+    if (found.exit_code != 0) {
+      fmt::print(stderr, "paceline run: {}\n", found.problem);
+      invocation.exit_code = found.exit_code;
+      return;
+    }
+    options.executable = found.executable;
+    invocation.exit_code = run_front(options);
+  });
+}
+
+namespace {
+
+int whole_number(const std::string& option, const std::string& text, int from, int to) {
+  int value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size() || value < from || value > to) {
+    throw CLI::ValidationError(option, fmt::format("takes a whole number from {} to {}, not \"{}\"", from, to, text));
+  }
+  return value;
+}
+
+double seconds_from_zero(const std::string& option, const std::string& text) {
+  double value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size() || !(value >= 0 && value <= kMaxSeconds)) {
+    throw CLI::ValidationError(option, fmt::format("takes a number of seconds, not \"{}\"", text));
+  }
+  return value;
+}
+
+std::string checked_variable(const std::string& text) {
+  if (const std::size_t equals = text.find('='); equals == std::string::npos || equals == 0) {
+    throw CLI::ValidationError("--env", fmt::format("takes KEY=VALUE, not \"{}\"", text));
+  }
+  return text;
+}
+
+std::vector<std::string> program_of(const CLI::App& command, const Invocation& invocation) {
+  std::vector<std::string> program = command.remaining();
+  if (!program.empty() && program.front().starts_with('-')) {
+    throw CLI::ValidationError("unknown option " + program.front());
+  }
+  // `run prog -- x`: the program began before the dashes, so they are its own.
+  if (invocation.has_dashes && !program.empty()) program.emplace_back("--");
+  program.insert(program.end(), invocation.after_dashes.begin(), invocation.after_dashes.end());
+  if (program.empty()) throw CLI::ValidationError("no program to run; give it after --");
+  return program;
+}
+
+bool is_file(const std::string& path) {
+  struct stat info {};
+  return ::stat(path.c_str(), &info) == 0 && !S_ISDIR(info.st_mode);
+}
+
+Lookup find_program(const std::string& name) {
+  const auto judge = [](const std::string& path) -> Lookup {
+    if (::access(path.c_str(), X_OK) == 0) return {path};
+    return {{}, kExitNotExecutable, fmt::format("{} is not executable; chmod +x it, or name its interpreter", path)};
+  };
+  if (name.find('/') != std::string::npos) {
+    if (std::filesystem::is_directory(name)) return {{}, kExitNotExecutable, name + " is a directory, not a program"};
+    if (is_file(name)) return judge(name);
+    return {{}, kExitNotFound, fmt::format("there is no program {}", name)};
+  }
+  const char* path = std::getenv("PATH");
+  std::string_view rest = path == nullptr ? "/usr/local/bin:/usr/bin:/bin" : path;
+  std::optional<Lookup> unusable;
+  while (!name.empty()) {
+    const std::size_t colon = rest.find(':');
+    const std::string_view directory = rest.substr(0, colon);
+    const std::string candidate = directory.empty() ? "./" + name : fmt::format("{}/{}", directory, name);
+    if (is_file(candidate)) {
+      Lookup found = judge(candidate);
+      if (found.exit_code == 0) return found;
+      if (!unusable) unusable = found;
+    }
+    if (colon == std::string_view::npos) break;
+    rest.remove_prefix(colon + 1);
+  }
+  if (unusable) return *unusable;
+  const bool here = !name.empty() && is_file(name);
+  return {{},
+          kExitNotFound,
+          fmt::format("\"{}\" was not found in PATH{}", name, here ? fmt::format("; did you mean ./{} ?", name) : "")};
+}
+
+}  // namespace
+}  // namespace paceline::tools

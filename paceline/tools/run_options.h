@@ -1,0 +1,24 @@
+#pragma once
+
+#include <chrono>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace paceline::tools {
+
+/// What `paceline run` was asked for.
+struct RunOptions {
+  int workers = 0;
+  std::vector<std::string> program;  ///< Its arguments with its name in front, as the user gave them.
+  std::string executable;            ///< The file that the name stands for.
+  bool tag = true;                   ///< Put "[rank R] " in front of each line.
+  /// After the first failure: how long the others get to end by themselves.
+  std::chrono::milliseconds grace{2000};
+  std::optional<int> timeout_s;           ///< PACELINE_TIMEOUT.
+  std::optional<int> threads_per_worker;  ///< Overrides the environment when given.
+  std::optional<std::string> run_dir;     ///< PACELINE_RUN_DIR, absolute.
+  std::vector<std::string> environment;   ///< KEY=VALUE
+};
+
+}  // namespace paceline::tools

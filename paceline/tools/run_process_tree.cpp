@@ -1,0 +1,128 @@
+#include "paceline/tools/run_process_tree.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_set>
+
+#include "paceline/base/clock.h"
+#include "paceline/base/error.h"
+#include "paceline/base/unique_fd.h"
+
+namespace paceline::tools {
+namespace {
+
+constexpr std::chrono::seconds kPatience{10};
+
+struct Process {
+  pid_t pid, parent;
+  char state;
+  unsigned long long started;  // with the pid, this names a process for good
+};
+
+std::vector<Process> living_descendants();
+std::vector<Process> all_processes();
+std::optional<Process> read_process(pid_t pid);
+void kill_process(const Process& process);
+
+}  // namespace
+
+std::vector<pid_t> end_descendants(const std::function<void(pid_t, int)>& on_reaped) {
+  const Deadline deadline(kPatience);
+  while (true) {
+    // Once more after each round: a process may have forked while we looked.
+    const std::vector<Process> living = living_descendants();
+    for (const Process& process : living) kill_process(process);
+    int status = 0;
+    pid_t reaped = 0;
+    while ((reaped = ::waitpid(-1, &status, WNOHANG)) > 0) on_reaped(reaped, status);
+    const bool no_children = reaped < 0 && errno == ECHILD;
+    if (living.empty() && no_children) return {};
+    if (deadline.passed()) {
+      std::vector<pid_t> left;
+      for (const Process& process : living) left.push_back(process.pid);
+      return left;
+    }
+    ::poll(nullptr, 0, 1);
+  }
+}
+
+namespace {
+
+std::vector<Process> living_descendants() {
+  const std::vector<Process> all = all_processes();
+  std::unordered_set<pid_t> family{::getpid()};
+  // A parent need not stand before its child: pids wrap around and orphans are adopted.
+  for (std::size_t size = 0; size != family.size();) {
+    size = family.size();
+    for (const Process& process : all) {
+      if (family.contains(process.parent)) family.insert(process.pid);
+    }
+  }
+  std::vector<Process> descendants;
+  for (const Process& process : all) {
+    if (process.pid != ::getpid() && process.state != 'Z' && family.contains(process.pid)) {
+      descendants.push_back(process);
+    }
+  }
+  return descendants;
+}
+
+std::vector<Process> all_processes() {
+  const std::unique_ptr<DIR, int (*)(DIR*)> directory(::opendir("/proc"), ::closedir);
+  if (!directory) throw system_error("cannot read /proc", errno);
+  std::vector<Process> all;
+  while (const dirent* entry = ::readdir(directory.get())) {
+    const pid_t pid = std::atoi(entry->d_name);
+    if (pid <= 0) continue;
+    if (const auto process = read_process(pid)) all.push_back(*process);
+  }
+  return all;
+}
+
+std::optional<Process> read_process(pid_t pid) {
+  const UniqueFd file(::open(fmt::format("/proc/{}/stat", pid).c_str(), O_RDONLY | O_CLOEXEC));
+  if (!file) return std::nullopt;  // it ended meanwhile
+  char text[1024];
+  const ssize_t length = ::read(file.get(), text, sizeof(text) - 1);
+  if (length <= 0) return std::nullopt;
+  text[length] = '\0';
+  // The name, in parentheses, may hold anything; fields are counted from its end. Field 3 is the state, 22 the start.
+  const std::size_t name_end = std::string_view(text).rfind(')');
+  if (name_end == std::string_view::npos) return std::nullopt;
+  Process process{pid, 0, '?', 0};
+  if (std::sscanf(text + name_end + 1,
+                  " %c %d %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %llu", &process.state,
+                  &process.parent, &process.started) != 3) {
+    return std::nullopt;
+  }
+  return process;
+}
+
+void kill_process(const Process& process) {
+  const UniqueFd handle(static_cast<int>(::syscall(SYS_pidfd_open, process.pid, 0)));
+  if (!handle) {
+    if (errno == ESRCH) return;  // it ended meanwhile
+    throw system_error(fmt::format("cannot get a handle of process {}", process.pid), errno);
+  }
+  // The handle may be of a newcomer with the same pid. It is not if the process we saw is still there now.
+  const auto again = read_process(process.pid);
+  if (again && again->started == process.started) ::syscall(SYS_pidfd_send_signal, handle.get(), SIGKILL, nullptr, 0);
+}
+
+}  // namespace
+}  // namespace paceline::tools

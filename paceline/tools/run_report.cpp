@@ -1,0 +1,100 @@
+#include "paceline/tools/run_report.h"
+
+#include <fmt/format.h>
+#include <string.h>
+#include <sys/wait.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace paceline::tools {
+namespace {
+
+std::string describe(const WorkerEnd& end);
+std::string secondary_line(const std::vector<WorkerEnd>& ends, const WorkerEnd& first);
+std::string join_ranks(std::vector<int> ranks);
+
+}  // namespace
+
+std::string describe_status(int status) {
+  if (!WIFSIGNALED(status)) return fmt::format("exited with code {}", WEXITSTATUS(status));
+  const int signal = WTERMSIG(status);
+  const char* name = ::sigabbrev_np(signal);
+  const std::string text = name != nullptr ? fmt::format(" (SIG{})", name) : "";
+  return fmt::format("killed by signal {}{}{}", signal, text, WCOREDUMP(status) ? ", core dumped" : "");
+}
+
+int exit_code_of(int status) { return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status); }
+
+const WorkerEnd* first_cause(const std::vector<WorkerEnd>& ends) {
+  const auto first = [&](auto&& counts) -> const WorkerEnd* {
+    const auto found = std::find_if(ends.begin(), ends.end(), counts);
+    return found == ends.end() ? nullptr : &*found;
+  };
+  const WorkerEnd* cause = first(
+      [](const WorkerEnd& end) { return end.failed() && !end.stopped && !(end.report && end.report->secondary()); });
+  if (cause == nullptr) cause = first([](const WorkerEnd& end) { return end.failed() && !end.stopped; });
+  if (cause == nullptr) cause = first([](const WorkerEnd& end) { return end.failed(); });
+  return cause;
+}
+
+std::string failure_text(const std::vector<WorkerEnd>& ends, const WorkerEnd& first,
+                         const std::deque<std::string>& last_errors) {
+  std::string text = fmt::format("paceline: rank {} failed first, after {:.1f} s: {}\n", first.rank,
+                                 seconds(first.after), describe(first));
+  if (first.report && first.report->rank == first.rank) {
+    text += fmt::format("  it reported [{}] {}\n", first.report->code, first.report->message);
+  }
+  if (!last_errors.empty()) {
+    text += "  the end of its stderr:\n";
+    for (const std::string& line : last_errors) text += fmt::format("    {}\n", line);
+  }
+  return text + secondary_line(ends, first);
+}
+
+namespace {
+
+std::string describe(const WorkerEnd& end) {
+  if (end.too_early) return "exited with code 0 before it joined the job, and the others waited for it";
+  if (!end.out_of_memory.empty()) return fmt::format("{}: {}", describe_status(end.status), end.out_of_memory);
+  return describe_status(end.status);
+}
+
+std::string secondary_line(const std::vector<WorkerEnd>& ends, const WorkerEnd& first) {
+  std::vector<std::pair<std::string, std::vector<int>>> groups;  // in the order of time
+  for (const WorkerEnd& end : ends) {
+    if (&end == &first || !end.failed()) continue;
+    std::string how = end.stopped ? "stopped by the launcher" : describe(end);
+    if (!end.stopped && end.report) how += fmt::format(" after {}", end.report->code);
+    const auto group =
+        std::find_if(groups.begin(), groups.end(), [&](const auto& other) { return other.first == how; });
+    if (group == groups.end()) {
+      groups.push_back({how, {end.rank}});
+    } else {
+      group->second.push_back(end.rank);
+    }
+  }
+  if (groups.empty()) return "";
+  std::string text = "  then ";
+  for (const auto& [how, ranks] : groups) {
+    if (text.size() > 7) text += "; ";
+    text += fmt::format("{} {}", join_ranks(ranks), how);
+  }
+  return text + "\n";
+}
+
+std::string join_ranks(std::vector<int> ranks) {
+  std::sort(ranks.begin(), ranks.end());
+  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
+  for (std::size_t i = 0; i < ranks.size();) {
+    std::size_t last = i;
+    while (last + 1 < ranks.size() && ranks[last + 1] == ranks[last] + 1) ++last;
+    if (i > 0) text += ", ";
+    text += last == i ? fmt::format("{}", ranks[i]) : fmt::format("{}-{}", ranks[i], ranks[last]);
+    i = last + 1;
+  }
+  return text;
+}
+
+}  // namespace
+}  // namespace paceline::tools

@@ -1,0 +1,40 @@
+#pragma once
+
+#include <deque>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "paceline/base/clock.h"
+#include "paceline/comm/store_failure.h"
+
+namespace paceline::tools {
+
+/// How a worker ended.
+struct WorkerEnd {
+  int rank = 0;
+  int status = 0;                           ///< As waitpid() gives it.
+  Nanoseconds after{};                      ///< Since the start of the job.
+  bool stopped = false;                     ///< The launcher had sent it SIGTERM or SIGKILL.
+  bool too_early = false;                   ///< With success, but before it joined, and others waited for it.
+  std::optional<StoreFailure> report = {};  ///< What it had said itself.
+  std::string out_of_memory = {};           ///< The evidence, if that is why it was killed.
+
+  bool failed() const { return status != 0 || too_early; }
+};
+
+/// "killed by signal 9 (SIGKILL)" or "exited with code 3".
+std::string describe_status(int status);
+/// As a shell gives it: 128 + signal for a killed process.
+int exit_code_of(int status);
+
+/// The end that caused the others: the first failure of a worker that was not stopped and did not itself say that it
+/// only saw another fail. `ends` is in the order of time. nullptr when none failed.
+const WorkerEnd* first_cause(const std::vector<WorkerEnd>& ends);
+
+/// The text that tells the user, first cause first. `last_errors` are the last lines of its stderr.
+std::string failure_text(const std::vector<WorkerEnd>& ends, const WorkerEnd& first,
+                         const std::deque<std::string>& last_errors);
+
+}  // namespace paceline::tools

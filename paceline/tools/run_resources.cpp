@@ -1,0 +1,54 @@
+#include "paceline/tools/run_resources.h"
+
+#include <fmt/format.h>
+#include <netinet/in.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdint>
+
+#include "paceline/base/error.h"
+
+namespace paceline::tools {
+
+UniqueFd watch_process(pid_t pid) {
+  UniqueFd handle(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
+  if (!handle && errno != ESRCH) throw system_error("cannot watch the launcher's front process", errno);
+  return handle;
+}
+
+UniqueFd reserve_port(int& port) {
+  UniqueFd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  if (!fd) throw system_error("cannot create a socket for MASTER_PORT", errno);
+  const int on = 1;
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t length = sizeof(address);
+  if (::setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) != 0 ||
+      ::bind(fd.get(), reinterpret_cast<sockaddr*>(&address), length) != 0 ||
+      ::getsockname(fd.get(), reinterpret_cast<sockaddr*>(&address), &length) != 0) {
+    throw system_error("cannot find a free port for MASTER_PORT", errno);
+  }
+  port = ntohs(address.sin_port);
+  return fd;
+}
+
+std::string random_id() {
+  std::uint64_t value = 0;
+  if (::getrandom(&value, sizeof(value), 0) != sizeof(value)) throw system_error("cannot get random bytes", errno);
+  return fmt::format("{:016x}", value);
+}
+
+rlimit raise_open_files() {
+  rlimit before{};
+  if (::getrlimit(RLIMIT_NOFILE, &before) != 0) throw system_error("cannot read the limit of open files", errno);
+  const rlimit raised{before.rlim_max, before.rlim_max};
+  if (::setrlimit(RLIMIT_NOFILE, &raised) != 0) throw system_error("cannot raise the limit of open files", errno);
+  return before;
+}
+
+}  // namespace paceline::tools

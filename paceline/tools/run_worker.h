@@ -1,0 +1,33 @@
+#pragma once
+
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/types.h>
+
+#include <string>
+#include <vector>
+
+#include "paceline/base/unique_fd.h"
+
+namespace paceline::tools {
+
+/// What to start, and in which state of a process.
+struct WorkerProgram {
+  std::string executable;
+  std::vector<std::string> arguments;    ///< With the program's name in front.
+  std::vector<std::string> environment;  ///< KEY=VALUE
+  sigset_t signal_mask{};
+  rlimit open_files{};
+};
+
+struct StartedWorker {
+  pid_t pid = 0;
+  UniqueFd out, err;    ///< Non-blocking; what it writes to stdout and stderr.
+  int start_error = 0;  ///< errno of exec. When not 0 the process has ended, or is about to.
+};
+
+/// Starts the program in a process group of its own, with no input. It dies with the process that calls this.
+/// Throws System when there is no process or pipe to be had.
+StartedWorker start_worker(const WorkerProgram& program);
+
+}  // namespace paceline::tools

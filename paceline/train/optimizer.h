@@ -1,0 +1,63 @@
+#pragma once
+
+#include <torch/torch.h>
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "paceline/base/timeline.h"
+#include "paceline/train/data_parallel.h"
+
+namespace paceline {
+
+/// A libtorch optimizer (torch::optim::SGD, AdamW, ...) that knows its gradients come from `ddp`. It is a `Base`, so
+/// schedulers and serialisation take it as such.
+///
+/// step() throws if the gradients were never averaged: the module was cast or moved after it was wrapped, or backward
+/// ended in an exception. Its time goes to the step's account as "optimizer".
+///
+///     paceline::Optimizer<torch::optim::SGD> optimizer(ddp, model->parameters(), torch::optim::SGDOptions(0.1));
+template <class Base>
+class Optimizer final : public Base {
+ public:
+  template <class Options>
+  Optimizer(DistributedDataParallel& ddp, std::vector<torch::Tensor> parameters, Options options)
+      : Base(std::move(parameters), std::move(options)), ddp_(ddp) {}
+  template <class Options>
+  Optimizer(DistributedDataParallel& ddp, std::vector<torch::optim::OptimizerParamGroup> groups, Options options)
+      : Base(std::move(groups), std::move(options)), ddp_(ddp) {}
+
+  torch::Tensor step(torch::optim::Optimizer::LossClosure closure = nullptr) override {
+    const bool has_closure = closure != nullptr;  // then backward runs inside step()
+    if (!has_closure) rounds_ = ddp_.require_averaged(rounds_);
+    torch::Tensor loss;
+    {
+      const ScopedPhase phase(ddp_.comm().timeline(), Phase::Optimizer);
+      loss = Base::step(std::move(closure));
+    }
+    if (has_closure) rounds_ = ddp_.require_averaged(rounds_);
+    ddp_.comm().timeline().end_of_update();
+    return loss;
+  }
+
+  /// Undefines the gradients, as newer libtorch does by default: the next backward then need not read zeros. With
+  /// `set_to_none` false they are zeroed.
+  void zero_grad(bool set_to_none = true) {
+    const ScopedPhase phase(ddp_.comm().timeline(), Phase::Optimizer);
+    for (auto& group : this->param_groups()) {
+      for (auto& parameter : group.params()) {
+        auto& grad = parameter.mutable_grad();
+        if (!grad.defined()) continue;
+        if (set_to_none) grad.reset();
+        else grad.detach_().zero_();
+      }
+    }
+  }
+
+ private:
+  DistributedDataParallel& ddp_;
+  std::uint64_t rounds_ = 0;
+};
+
+}  // namespace paceline

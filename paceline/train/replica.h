@@ -1,0 +1,36 @@
+#pragma once
+
+#include <torch/torch.h>
+
+#include <string>
+#include <vector>
+
+#include "paceline/base/dtype.h"
+#include "paceline/comm/comm.h"
+
+namespace paceline {
+
+struct NamedTensor {
+  std::string name;
+  torch::Tensor tensor;
+};
+
+/// What a module consists of, each tensor once, under the first of its names.
+struct Replica {
+  std::vector<NamedTensor> parameters;
+  std::vector<NamedTensor> buffers;
+
+  static Replica of(const torch::nn::Module& module);
+};
+
+/// Collective. Throws Mismatch, the same on all ranks, unless all hold tensors of the same names, shapes and types; it
+/// names the first difference and two ranks.
+void require_same_replica(const Comm& comm, const Replica& replica, const std::string& model);
+
+/// Collective. Gives all ranks rank 0's values.
+void broadcast_replica(const Comm& comm, const Replica& replica);
+
+/// Throws InvalidArgument naming the parameter if its type cannot be averaged.
+Dtype gradient_dtype(const NamedTensor& parameter);
+
+}  // namespace paceline

@@ -1,0 +1,223 @@
+// Ranks that disagree, end, or lose each other: one cause, on all ranks, and nothing combined.
+#include <gtest/gtest.h>
+
+#include <map>
+#include <vector>
+
+#include "world.h"
+
+namespace paceline {
+namespace {
+
+struct Outcome {
+  ErrorCode code{};
+  std::string message;
+};
+
+/// Runs `body` and returns what each rank threw.
+std::vector<Outcome> outcomes(int n, ThreadEngine engine, const std::function<void(const Comm&)>& body,
+                              std::shared_ptr<MessageFaults> faults = nullptr,
+                              Nanoseconds timeout = std::chrono::seconds(60)) {
+  std::vector<Outcome> result(static_cast<std::size_t>(n));
+  try {
+    test::on_ranks(
+        n, engine,
+        [&](const Comm& comm) {
+          try {
+            body(comm);
+          } catch (const Error& error) {
+            result[static_cast<std::size_t>(comm.rank())] = {error.code(), error.message()};
+            throw;
+          }
+        },
+        std::move(faults), timeout);
+  } catch (const std::exception&) {
+  }
+  return result;
+}
+
+bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+class Failures : public testing::TestWithParam<ThreadEngine> {};
+
+/// A call of rank 2, where the others call all_reduce on 300 floats.
+struct Deviation {
+  const char* name;
+  std::function<void(const Comm&, std::span<float>)> call;
+  const char* described;
+};
+
+TEST_P(Failures, DifferentCallsAreAMismatchNamingBothBeforeAnythingIsCombined) {
+  const std::vector<Deviation> deviations{
+      {"operation", [](const Comm& c, std::span<float>) { c.barrier(); }, "rank 2 calls barrier #1"},
+      {"operation", [](const Comm& c, std::span<float> d) { c.broadcast<float>(d); }, "rank 2 calls broadcast #1"},
+      {"count", [](const Comm& c, std::span<float> d) { c.all_reduce<float>(d.first(299)); }, "(float32 x 299, sum)"},
+      {"count 0", [](const Comm& c, std::span<float> d) { c.all_reduce<float>(d.first(0)); }, "(float32 x 0, sum)"},
+      {"reduction", [](const Comm& c, std::span<float> d) { c.all_reduce<float>(d, ReduceOp::Max); }, "300, max)"},
+      {"type",
+       [](const Comm& c, std::span<float> d) {
+         c.all_reduce<std::int32_t>({reinterpret_cast<std::int32_t*>(d.data()), d.size()});
+       },
+       "(int32 x 300, sum)"},
+  };
+  for (const Deviation& deviation : deviations) {
+    const auto all = outcomes(4, GetParam(), [&](const Comm& comm) {
+      std::vector<float> data(300, static_cast<float>(comm.rank() + 1));
+      const Buffer buffer = comm.allocate(data.size() * sizeof(float));
+      std::span<float> used(reinterpret_cast<float*>(buffer.data()), data.size());
+      std::copy(data.begin(), data.end(), used.begin());
+      try {
+        if (comm.rank() == 2) deviation.call(comm, used);
+        else comm.all_reduce<float>(used);
+        ADD_FAILURE() << deviation.name << ": rank " << comm.rank() << " noticed nothing";
+      } catch (const Error&) {
+        for (const float x : used) EXPECT_EQ(x, static_cast<float>(comm.rank() + 1)) << "data was combined";
+        EXPECT_THROW(comm.barrier(), Error) << "a dead communicator lives on";
+        throw;
+      }
+    });
+    for (const Outcome& outcome : all) {
+      EXPECT_EQ(outcome.code, ErrorCode::Mismatch) << deviation.name << ": " << outcome.message;
+      EXPECT_TRUE(contains(outcome.message, "rank 0 calls all_reduce #1 (float32 x 300, sum)")) << outcome.message;
+      EXPECT_TRUE(contains(outcome.message, deviation.described)) << outcome.message;
+    }
+  }
+}
+
+TEST_P(Failures, DifferentRootsAndLongCountsAreAMismatch) {
+  auto all = outcomes(2, GetParam(), [](const Comm& comm) {
+    std::vector<float> data(10);
+    comm.broadcast<float>(data, comm.rank());
+  });
+  for (const Outcome& o : all) EXPECT_TRUE(o.code == ErrorCode::Mismatch && contains(o.message, "root 1")) << o.message;
+  // More than one piece on both ranks, and the same first piece.
+  all = outcomes(2, GetParam(), [](const Comm& comm) {
+    std::vector<float> data(1'000'000 + static_cast<std::size_t>(comm.rank()));
+    comm.all_reduce<float>(data);
+  });
+  for (const Outcome& o : all) EXPECT_TRUE(o.code == ErrorCode::Mismatch && contains(o.message, "1000001")) << o.message;
+}
+
+TEST_P(Failures, ARankThatGivesUpEndsTheWaitOfTheOthersWithItsReason) {
+  const auto all = outcomes(4, GetParam(), [](const Comm& comm) {
+    if (comm.rank() == 1) throw Error(ErrorCode::System, "no space left", 1);
+    comm.barrier();
+  });
+  for (const int rank : {0, 2, 3}) {
+    EXPECT_EQ(all[rank].code, ErrorCode::Aborted);
+    EXPECT_TRUE(contains(all[rank].message, "no space left")) << all[rank].message;
+  }
+}
+
+TEST_P(Failures, ARankThatEndsEarlyIsNamed) {
+  const auto all = outcomes(3, GetParam(), [](const Comm& comm) {
+    comm.barrier();
+    if (comm.rank() != 2) comm.barrier();
+  });
+  for (const int rank : {0, 1}) {
+    EXPECT_EQ(all[rank].code, ErrorCode::PeerLost);
+    EXPECT_TRUE(contains(all[rank].message, "rank 2")) << all[rank].message;
+  }
+}
+
+// The rank that is late waits until the others have given up, so no time passes unmeasured.
+TEST_P(Failures, ARankThatDoesNotComeIsATimeoutNamingIt) {
+  const auto all = outcomes(
+      3, GetParam(),
+      [](const Comm& comm) {
+        const Comm gate = comm.duplicate();
+        if (comm.rank() != 1) return comm.barrier();
+        EXPECT_THROW(gate.barrier(), Error);  // nobody comes here either
+      },
+      nullptr, std::chrono::milliseconds(200));
+  EXPECT_EQ(all[0].code, ErrorCode::Timeout) << all[0].message;
+  EXPECT_EQ(all[2].code, ErrorCode::Timeout) << all[2].message;
+  EXPECT_TRUE(contains(all[0].message, "rank 1")) << all[0].message;
+}
+
+TEST_P(Failures, AbortFromAnotherThreadEndsAWait) {
+  const auto all = outcomes(2, GetParam(), [](const Comm& comm) {
+    if (comm.rank() == 1) {
+      std::thread other([&] { comm.abort("the user pressed stop"); });
+      other.join();
+    }
+    comm.barrier();
+  });
+  for (const Outcome& o : all) EXPECT_TRUE(o.code == ErrorCode::Aborted && contains(o.message, "pressed stop"));
+}
+
+TEST_P(Failures, WrongArgumentsAreRefusedAndTheCommLivesOn) {
+  test::on_ranks(2, GetParam(), [](const Comm& comm) {
+    std::vector<float> three(3), five(5);
+    const auto refused = [](const std::function<void()>& call) {
+      try {
+        call();
+        ADD_FAILURE() << "accepted";
+      } catch (const Error& error) {
+        EXPECT_EQ(error.code(), ErrorCode::InvalidArgument);
+      }
+    };
+    refused([&] { comm.broadcast<float>(three, 2); });
+    refused([&] { comm.broadcast<float>(three, -1); });
+    refused([&] { comm.reduce_scatter<float>(five, three); });
+    refused([&] { comm.all_gather<float>(three, five); });
+    refused([&] { comm.all_reduce(Dtype::Float32, std::as_writable_bytes(std::span(three)).first(5), ReduceOp::Sum); });
+    EXPECT_EQ(comm.sum(1), 2);
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Engines, Failures, testing::Values(ThreadEngine::SharedMemory, ThreadEngine::Messages),
+                         [](const auto& engine) { return test::engine_label(engine.param); });
+
+TEST(MessageFaults, ADroppedMessageIsATimeoutACutOneALostPeerADelayedOneHarmless) {
+  const auto when = [](MessageFate fate) {
+    return std::make_shared<MessageFaults>([fate](int sender, int receiver, std::size_t nth) {
+      return sender == 1 && receiver == 0 && nth >= 3 ? fate : MessageFate{};
+    });
+  };
+  const auto body = [](const Comm& comm) {
+    for (int i = 0; i < 3; ++i) EXPECT_EQ(comm.sum(1), 3);
+  };
+  auto all = outcomes(3, ThreadEngine::Messages, body, when({.dropped = true}), std::chrono::milliseconds(200));
+  EXPECT_EQ(all[0].code, ErrorCode::Timeout) << all[0].message;
+  EXPECT_TRUE(contains(all[0].message, "rank 0 waited for rank 1")) << all[0].message;
+  all = outcomes(3, ThreadEngine::Messages, body, when({.cut = true}));
+  for (const Outcome& o : all) EXPECT_EQ(o.code, ErrorCode::PeerLost) << o.message;
+  all = outcomes(3, ThreadEngine::Messages, body, when({.delay = std::chrono::milliseconds(5)}));
+  for (const Outcome& o : all) EXPECT_EQ(o.message, "");
+}
+
+TEST(RunRanks, ThrowsWhatTheFirstRankThrew) {
+  try {
+    run_ranks(3, [](Comm comm) {
+      if (comm.rank() == 1) throw std::out_of_range("mine");
+      comm.barrier();
+    });
+    FAIL();
+  } catch (const std::out_of_range& error) {
+    EXPECT_STREQ(error.what(), "mine");
+  }
+  EXPECT_THROW(run_ranks(0, [](Comm) {}), Error);
+}
+
+TEST(FromEnv, RefusesAnEnvironmentThatContradictsItself) {
+  const auto refused = [](std::map<std::string, std::string> environment, const std::string& part) {
+    for (const auto& [name, value] : environment) setenv(name.c_str(), value.c_str(), 1);
+    try {
+      (void)Comm::from_env();
+      ADD_FAILURE() << "accepted";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::InvalidArgument);
+      EXPECT_TRUE(contains(error.message(), part)) << error.message();
+    }
+    for (const auto& [name, value] : environment) unsetenv(name.c_str());
+  };
+  refused({{"WORLD_SIZE", "2"}}, "RANK=(not set)");
+  refused({{"WORLD_SIZE", "2"}, {"RANK", "0"}}, "paceline run -n 2");
+  refused({{"WORLD_SIZE", "two"}, {"RANK", "0"}}, "WORLD_SIZE=two");
+  refused({{"WORLD_SIZE", "0"}, {"RANK", "0"}}, "at least 1");
+  EXPECT_EQ(Comm::from_env().world_size(), 1);
+}
+
+}  // namespace
+}  // namespace paceline
