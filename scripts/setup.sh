@@ -26,7 +26,8 @@ quietly() {
   fi
   printf 'failed\n'
   tail -n 40 "$log" >&2
-  die "$what failed: $* (exit status $status; all of its output is in $log)"
+  printf '%s failed: %s (exit status %d; all of its output is in %s)\n' "$what" "$*" "$status" "$log" >&2
+  exit "$status"
 }
 
 # Prints those of the named packages that are not installed.

@@ -133,11 +133,12 @@ TEST_P(Collectives, ManyOperationsMayBeOutstanding) {
         float* from = data + op * kCount;
         for (std::size_t i = 0; i < kCount; ++i) from[i] = static_cast<float>(value_at(comm.rank(), i + op));
         auto* bytes = reinterpret_cast<std::byte*>(from);
-        work.push_back(comm.start({.kind = Collective::AllReduce, .dtype = Dtype::Float32, .count = kCount,
-                                   .in = bytes, .out = bytes}));
+        work.push_back(comm.start(
+            {.kind = Collective::AllReduce, .dtype = Dtype::Float32, .count = kCount, .in = bytes, .out = bytes}));
       }
       for (std::size_t op = 0; op < kOperations; ++op) {
-        if (op % 3 == 0) while (!work[op].test()) std::this_thread::yield();
+        if (op % 3 == 0)
+          while (!work[op].test()) std::this_thread::yield();
         else work[op].wait();
         for (std::size_t i = 0; i < kCount; ++i) {
           ASSERT_EQ(data[op * kCount + i], expected(ReduceOp::Sum, comm.world_size(), i + op));
@@ -181,7 +182,8 @@ INSTANTIATE_TEST_SUITE_P(Worlds, Collectives,
                          testing::Combine(testing::Values(ThreadEngine::SharedMemory, ThreadEngine::Messages),
                                           testing::Values(1, 2, 3, 4, 5, 6, 7, 8)),
                          [](const auto& world) {
-                           return test::engine_label(std::get<0>(world.param)) + std::to_string(std::get<1>(world.param));
+                           return test::engine_label(std::get<0>(world.param)) +
+                                  std::to_string(std::get<1>(world.param));
                          });
 
 // The order of the sum is the ranks', so engines, sizes and places of the cut give the same bits.
@@ -214,8 +216,13 @@ TEST(Collectives, WeightsOfRanksMayDiffer) {
         auto* data = reinterpret_cast<float*>(buffer.data());
         std::fill_n(data, count, comm.rank() == 1 ? NAN : 4.0f * static_cast<float>(comm.rank() + 1));
         const double weight = comm.rank() == 0 ? 3 : comm.rank() == 1 ? 0 : 1;
-        comm.start({.kind = Collective::AllReduce, .dtype = Dtype::Float32, .reduce = ReduceOp::Mean, .count = count,
-                    .in = buffer.data(), .out = buffer.data(), .weight = weight})
+        comm.start({.kind = Collective::AllReduce,
+                    .dtype = Dtype::Float32,
+                    .reduce = ReduceOp::Mean,
+                    .count = count,
+                    .in = buffer.data(),
+                    .out = buffer.data(),
+                    .weight = weight})
             .wait();
         for (std::size_t i = 0; i < count; ++i) ASSERT_EQ(data[i], 6.0f);
       }

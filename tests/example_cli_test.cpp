@@ -19,7 +19,7 @@ namespace fs = std::filesystem;
 namespace {
 
 using Bytes = std::vector<std::uint8_t>;
-constexpr std::size_t kPixels = 28 * 28;
+constexpr std::size_t kPixels = 784;  // 28 x 28
 
 struct Outcome {
   int status;
@@ -231,9 +231,9 @@ TEST_F(ExampleCli, SpeedUpComesFromTheBaseline) {
   ASSERT_EQ(first.status, 0) << first.err;
   const auto second = run_example(job + two + " --baseline " + one);
   ASSERT_EQ(second.status, 0) << second.err;
-  const auto rate = [](const fs::path& folder) {
-    return nlohmann::json::parse(read(folder / "report.json")).at("throughput");
-  };
+  const auto report = [](const fs::path& folder) { return nlohmann::json::parse(read(folder / "report.json")); };
+  EXPECT_EQ(report(two).at("run").at("steps"), 8);  // the last one ends although no evaluation follows
+  const auto rate = [&](const fs::path& folder) { return report(folder).at("throughput"); };
   const double expected = rate(two).at("samples_per_s").get<double>() / rate(one).at("samples_per_s").get<double>();
   EXPECT_NEAR(rate(two).at("speedup_vs_one").get<double>(), expected, 1e-6 * expected);
 }

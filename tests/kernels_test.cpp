@@ -35,7 +35,7 @@ TEST(Half, EveryValueSurvivesAndRoundingIsToNearestEven) {
     if (std::isnan(to_float(brain))) EXPECT_TRUE(std::isnan(to_float(to_bfloat16(to_float(brain)))));
     else EXPECT_EQ(to_bfloat16(to_float(brain)).bits, brain.bits) << bits;
   }
-  EXPECT_EQ(to_half(1.0f + 0x1p-11f).bits, to_half(1.0f).bits);            // a tie goes to the even one
+  EXPECT_EQ(to_half(1.0f + 0x1p-11f).bits, to_half(1.0f).bits);  // a tie goes to the even one
   EXPECT_EQ(to_half(1.0f + 3 * 0x1p-11f).bits, to_half(1.0f + 0x1p-9f).bits);
   EXPECT_EQ(to_half(65520.0f).bits, 0x7C00);
   EXPECT_EQ(to_half(65519.0f).bits, 0x7BFF);

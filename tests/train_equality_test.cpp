@@ -39,7 +39,8 @@ TEST_P(Equality, GradientsAreThoseOfOneProcess) {
     const auto wanted = reference->parameters();
     const auto got = replica->parameters();
     for (std::size_t i = 0; i < wanted.size(); ++i) {
-      EXPECT_LE(test::relative_difference(got[i].grad(), wanted[i].grad()), model.gradient_tolerance) << "parameter " << i;
+      EXPECT_LE(test::relative_difference(got[i].grad(), wanted[i].grad()), model.gradient_tolerance)
+          << "parameter " << i;
     }
   });
 }

@@ -84,8 +84,12 @@ void check_unused(int n, Zeroing zeroing) {
   });
 }
 
-TEST(Unused, ParametersGetTheGradientOfOneProcessUndefining) { check_unused(2, Zeroing::Undefine), check_unused(3, Zeroing::Undefine); }
-TEST(Unused, ParametersGetTheGradientOfOneProcessZeroing) { check_unused(2, Zeroing::Zero), check_unused(3, Zeroing::Zero); }
+TEST(Unused, ParametersGetTheGradientOfOneProcessUndefining) {
+  check_unused(2, Zeroing::Undefine), check_unused(3, Zeroing::Undefine);
+}
+TEST(Unused, ParametersGetTheGradientOfOneProcessZeroing) {
+  check_unused(2, Zeroing::Zero), check_unused(3, Zeroing::Zero);
+}
 TEST(Unused, ParametersGetTheGradientOfOneProcessByLibtorch) {
 #if TORCH_VERSION_MAJOR < 2  // from 2.0 on its zero_grad() undefines
   check_unused(3, Zeroing::Libtorch);
@@ -93,7 +97,9 @@ TEST(Unused, ParametersGetTheGradientOfOneProcessByLibtorch) {
   check_unused(3, Zeroing::Undefine);
 #endif
 }
-TEST(Unused, ParametersGetTheGradientOfOneProcessAccumulating) { check_unused(2, Zeroing::None), check_unused(3, Zeroing::None); }
+TEST(Unused, ParametersGetTheGradientOfOneProcessAccumulating) {
+  check_unused(2, Zeroing::None), check_unused(3, Zeroing::None);
+}
 
 // What `body` throws on each rank, "" for nothing.
 std::vector<std::string> failures(int n, const std::function<void(const Comm&)>& body) {
@@ -114,7 +120,8 @@ std::vector<std::string> failures(int n, const std::function<void(const Comm&)>&
 
 void expect_all_say(const std::vector<std::string>& messages, const std::vector<std::string>& parts) {
   for (const std::string& message : messages) {
-    for (const std::string& part : parts) EXPECT_NE(message.find(part), std::string::npos) << part << "\nin: " << message;
+    for (const std::string& part : parts)
+      EXPECT_NE(message.find(part), std::string::npos) << part << "\nin: " << message;
   }
 }
 
@@ -124,7 +131,8 @@ TEST(Refused, AStepAfterTheModuleWasCast) {
                             Sequential model = test::mlp();
                             DistributedDataParallel ddp(*model, comm);
                             model->to(torch::kDouble);
-                            Optimizer<torch::optim::SGD> optimizer(ddp, model->parameters(), torch::optim::SGDOptions(0.1));
+                            Optimizer<torch::optim::SGD> optimizer(ddp, model->parameters(),
+                                                                   torch::optim::SGDOptions(0.1));
                             test::loss_of(model, Samples(kBatch, torch::kDouble)).backward();
                             optimizer.step();
                           }),
@@ -151,7 +159,8 @@ TEST(Refused, AStepWithoutABackward) {
                           [](const Comm& comm) {
                             Sequential model = test::mlp();
                             DistributedDataParallel ddp(*model, comm);
-                            Optimizer<torch::optim::SGD> optimizer(ddp, model->parameters(), torch::optim::SGDOptions(0.1));
+                            Optimizer<torch::optim::SGD> optimizer(ddp, model->parameters(),
+                                                                   torch::optim::SGDOptions(0.1));
                             test::loss_of(model, Samples(kBatch)).backward();
                             optimizer.step();
                             optimizer.step();
@@ -205,8 +214,8 @@ TEST(Refused, ModelsThatDiffer) {
                             Sequential model(torch::nn::Linear(12, 6), torch::nn::Linear(6, comm.rank() == 2 ? 7 : 5));
                             DistributedDataParallel ddp(*model, comm, {.name = "net"});
                           }),
-                 {"MISMATCH", "model 'net' differs", "rank 0 (signature", "'1.weight' Float [5, 6]", "rank 2 (signature",
-                  "'1.weight' Float [7, 6]"});
+                 {"MISMATCH", "model 'net' differs", "rank 0 (signature", "'1.weight' Float [5, 6]",
+                  "rank 2 (signature", "'1.weight' Float [7, 6]"});
 }
 
 TEST(Refused, RanksOfWhichOneHasMoreParameters) {

@@ -12,8 +12,7 @@ namespace paceline::test {
 
 /// Runs `body` on `n` ranks that are threads, over `engine`, with a time limit that a broken test runs into soon.
 inline void on_ranks(int n, ThreadEngine engine, const std::function<void(const Comm&)>& body,
-                     std::shared_ptr<MessageFaults> faults = nullptr,
-                     Nanoseconds timeout = std::chrono::seconds(60)) {
+                     std::shared_ptr<MessageFaults> faults = nullptr, Nanoseconds timeout = std::chrono::seconds(60)) {
   run_ranks(n, body, {.engine = engine, .comm = {.timeout = timeout}, .faults = std::move(faults)});
 }
 

@@ -103,7 +103,8 @@ void run(const Options& options, const Comm& comm) {
     accuracy = train(model, ddp, optimizer, loader, test, options);
   }
 
-  const auto report = paceline::collect_report(ddp, {.model = options.model,
+  const auto report = paceline::collect_report(ddp, {.run_id = options.report.filename().string(),
+                                                     .model = options.model,
                                                      .optimizer = options.optimizer,
                                                      .batch_per_rank = options.batch_size,
                                                      .test_accuracy = accuracy,

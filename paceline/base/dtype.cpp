@@ -32,7 +32,8 @@ float to_float(Half value) {
   if (exponent == 0) {  // zero or subnormal: mantissa * 2^-24, exact in float
     return std::bit_cast<float>(std::bit_cast<std::uint32_t>(static_cast<float>(mantissa) * 0x1p-24f) | sign);
   }
-  if (exponent == 31) return std::bit_cast<float>(sign | 0x7F800000u | mantissa << 13 | (mantissa != 0 ? 0x400000u : 0));
+  if (exponent == 31)
+    return std::bit_cast<float>(sign | 0x7F800000u | mantissa << 13 | (mantissa != 0 ? 0x400000u : 0));
   return std::bit_cast<float>(sign | (exponent + 112) << 23 | mantissa << 13);
 }
 

@@ -25,10 +25,11 @@ std::size_t element_count(Dtype dtype, std::size_t bytes) {
 
 void require_parts(std::size_t whole, std::size_t part, int world_size, const char* call) {
   if (whole == part * static_cast<std::size_t>(world_size)) return;
-  throw Error(ErrorCode::InvalidArgument,
-              fmt::format("{}: the larger buffer must have {} parts (one a rank) of the smaller one's {} bytes, but has "
-                          "{} bytes",
-                          call, world_size, part, whole));
+  throw Error(
+      ErrorCode::InvalidArgument,
+      fmt::format("{}: the larger buffer must have {} parts (one a rank) of the smaller one's {} bytes, but has "
+                  "{} bytes",
+                  call, world_size, part, whole));
 }
 
 }  // namespace
@@ -74,7 +75,8 @@ void Comm::all_gather(Dtype dtype, std::span<const std::byte> in, std::span<std:
 
 void Comm::broadcast(Dtype dtype, std::span<std::byte> data, int root) const {
   if (root < 0 || root >= world_size()) {
-    throw Error(ErrorCode::InvalidArgument, fmt::format("broadcast: there is no rank {} in a world of {}", root, world_size()));
+    throw Error(ErrorCode::InvalidArgument,
+                fmt::format("broadcast: there is no rank {} in a world of {}", root, world_size()));
   }
   Operation operation{.kind = Collective::Broadcast, .dtype = dtype, .root = root};
   operation.count = element_count(dtype, data.size());

@@ -68,7 +68,7 @@ struct Operation {
   std::size_t call_count = 0;
   const std::byte* in = nullptr;  ///< AllReduce and Broadcast work in place: in == out.
   std::byte* out = nullptr;
-  double weight = 1;         ///< This rank's share of a Mean; may differ between ranks.
+  double weight = 1;       ///< This rank's share of a Mean; may differ between ranks.
   const char* label = "";  ///< Stands in error messages and traces, e.g. "bucket 2". Lives as long as the operation.
 };
 

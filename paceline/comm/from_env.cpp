@@ -64,10 +64,11 @@ Comm Comm::from_env() {
   const auto address = variable("PACELINE_STORE");
   if (!address) {
     if (world_size == 1) return solo();
-    throw Error(ErrorCode::InvalidArgument,
-                fmt::format("WORLD_SIZE is {}, but PACELINE_STORE is not set: start the program with 'paceline run -n {} "
-                            "-- PROGRAM', or unset WORLD_SIZE to run one worker",
-                            world_size, world_size));
+    throw Error(
+        ErrorCode::InvalidArgument,
+        fmt::format("WORLD_SIZE is {}, but PACELINE_STORE is not set: start the program with 'paceline run -n {} "
+                    "-- PROGRAM', or unset WORLD_SIZE to run one worker",
+                    world_size, world_size));
   }
   CommOptions options;
   if (variable("PACELINE_TIMEOUT")) options.timeout = std::chrono::seconds(whole_number("PACELINE_TIMEOUT", 1));

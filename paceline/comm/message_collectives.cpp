@@ -69,8 +69,8 @@ void MessageCollectives::reduce_scatter(const Operation& operation, Deadline dea
   for (int peer = 0; peer < transport_.world_size(); ++peer) {
     if (peer != rank) scatter.push_back({peer, {operation.in + bytes * static_cast<std::size_t>(peer), bytes}});
   }
-  reduce_part(operation, scatter, operation.in + bytes * static_cast<std::size_t>(rank), operation.out,
-              operation.count, deadline);
+  reduce_part(operation, scatter, operation.in + bytes * static_cast<std::size_t>(rank), operation.out, operation.count,
+              deadline);
 }
 
 void MessageCollectives::reduce_part(const Operation& operation, std::span<const Outgoing> outgoing,

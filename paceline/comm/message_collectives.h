@@ -32,8 +32,8 @@ class MessageCollectives {
   void all_gather(const Operation& operation, Deadline deadline);
   void broadcast(const Operation& operation, Deadline deadline);
   /// Receives this rank's part from all peers and reduces it with its own `part` into `to`.
-  void reduce_part(const Operation& operation, std::span<const Outgoing> outgoing, const std::byte* part,
-                   std::byte* to, std::size_t count, Deadline deadline);
+  void reduce_part(const Operation& operation, std::span<const Outgoing> outgoing, const std::byte* part, std::byte* to,
+                   std::size_t count, Deadline deadline);
 
   Transport& transport_;
   std::vector<Header> headers_;  // of the current operation, by rank

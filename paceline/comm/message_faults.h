@@ -12,9 +12,9 @@ namespace paceline {
 
 /// What becomes of one message between ranks that are threads.
 struct MessageFate {
-  bool dropped = false;        ///< It never arrives; the receiver runs into its deadline.
-  bool cut = false;            ///< The connection between the two breaks here: both see PeerLost.
-  Nanoseconds delay{0};        ///< It arrives this much later.
+  bool dropped = false;  ///< It never arrives; the receiver runs into its deadline.
+  bool cut = false;      ///< The connection between the two breaks here: both see PeerLost.
+  Nanoseconds delay{0};  ///< It arrives this much later.
 };
 
 /// Decides over each message, from whichever thread sends it: sender, receiver, how many went this way before.

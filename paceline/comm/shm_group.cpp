@@ -74,7 +74,8 @@ void wait_readable(int fd, Deadline deadline, const std::string& doing) {
 void check_same_user(int link) {
   ucred peer{};
   socklen_t length = sizeof peer;
-  if (getsockopt(link, SOL_SOCKET, SO_PEERCRED, &peer, &length) != 0) throw system_error("cannot identify a peer", errno);
+  if (getsockopt(link, SOL_SOCKET, SO_PEERCRED, &peer, &length) != 0)
+    throw system_error("cannot identify a peer", errno);
   if (peer.uid != geteuid()) {
     throw Error(ErrorCode::InvalidArgument, fmt::format("a process of user {} tried to join this job", peer.uid));
   }
@@ -93,7 +94,8 @@ void send_hello(int link, const Hello& hello, int segment_fd) {
   attached->cmsg_type = SCM_RIGHTS;
   attached->cmsg_len = CMSG_LEN(sizeof(int));
   std::memcpy(CMSG_DATA(attached), &segment_fd, sizeof segment_fd);
-  if (sendmsg(link, &message, MSG_NOSIGNAL) != sizeof hello) throw system_error("cannot pass shared memory to a peer", errno);
+  if (sendmsg(link, &message, MSG_NOSIGNAL) != sizeof hello)
+    throw system_error("cannot pass shared memory to a peer", errno);
 }
 
 std::pair<Hello, UniqueFd> receive_hello(int link, Deadline deadline) {

@@ -16,7 +16,7 @@ class Store;
 struct ShmGroup {
   int rank = 0;
   std::vector<std::shared_ptr<Segment>> segments;  // by rank
-  std::vector<UniqueFd> links;               // by rank: hangs up when that process ends; none for threads
+  std::vector<UniqueFd> links;                     // by rank: hangs up when that process ends; none for threads
 
   int world_size() const { return static_cast<int>(segments.size()); }
   RankControl& control(int of) const { return *reinterpret_cast<RankControl*>(segments[of]->data()); }

@@ -89,29 +89,31 @@ void ShmSync::look_for_lost_peers(Counter counter, std::uint64_t number) {
     if ((control.*counter).load(std::memory_order_seq_cst) >= number) continue;  // gone, but not before its part
     const auto what = describe(own_.slot(number).signature);
     if (left) {
-      fail_and_throw({ErrorCode::PeerLost,
-                      fmt::format("rank {} ended its communicator '{}' after {}, while rank {} waits for it in {}; do all "
-                                  "ranks run the same number of steps?",
-                                  peer, name_, where_is(peer), group_.rank, what),
-                      group_.rank, peer});
+      fail_and_throw(
+          {ErrorCode::PeerLost,
+           fmt::format("rank {} ended its communicator '{}' after {}, while rank {} waits for it in {}; do all "
+                       "ranks run the same number of steps?",
+                       peer, name_, where_is(peer), group_.rank, what),
+           group_.rank, peer});
     }
-    fail_and_throw({ErrorCode::PeerLost,
-                    fmt::format("rank {} (pid {}) died after {}; rank {} saw it in {}. Its own output or the launcher's "
-                                "summary says why",
-                                peer, control.pid, where_is(peer), group_.rank, what),
-                    group_.rank, peer});
+    fail_and_throw(
+        {ErrorCode::PeerLost,
+         fmt::format("rank {} (pid {}) died after {}; rank {} saw it in {}. Its own output or the launcher's "
+                     "summary says why",
+                     peer, control.pid, where_is(peer), group_.rank, what),
+         group_.rank, peer});
   }
 }
 
 void ShmSync::time_out(Counter counter, std::uint64_t number) {
   for (int peer = 0; peer < group_.world_size(); ++peer) {
     if ((group_.control(peer).*counter).load(std::memory_order_seq_cst) >= number) continue;
-    fail_and_throw({ErrorCode::Timeout,
-                    fmt::format("rank {} waited {:.0f} s in {} for rank {}, which is at {}. If rank {} is only slow, raise "
-                                "PACELINE_TIMEOUT (seconds)",
-                                group_.rank, seconds(timeout_), describe(own_.slot(number).signature), peer,
-                                where_is(peer), peer),
-                    group_.rank, peer});
+    fail_and_throw(
+        {ErrorCode::Timeout,
+         fmt::format("rank {} waited {:.0f} s in {} for rank {}, which is at {}. If rank {} is only slow, raise "
+                     "PACELINE_TIMEOUT (seconds)",
+                     group_.rank, seconds(timeout_), describe(own_.slot(number).signature), peer, where_is(peer), peer),
+         group_.rank, peer});
   }
   check();
   throw Error(ErrorCode::Timeout, "waited too long", group_.rank);

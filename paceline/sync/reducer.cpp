@@ -74,8 +74,8 @@ void Reducer::store(std::size_t parameter, const std::byte* gradient) {
   const BucketPlan::Slot& at = plan_.slots[parameter];
   std::byte* to = buckets_[at.bucket].memory->data() + at.offset;
   const std::size_t bytes = parameters_[parameter].bytes();
-  const bool pipelined = bytes > options_.bucket_bytes && at.bucket == next_bucket_ && !ready_[parameter] &&
-                         (round_ > 0 || at.bucket > 0);
+  const bool pipelined =
+      bytes > options_.bucket_bytes && at.bucket == next_bucket_ && !ready_[parameter] && (round_ > 0 || at.bucket > 0);
   if (!pipelined) {
     if (bytes > 0) std::memcpy(to, gradient, bytes);
     return mark_ready(parameter);
@@ -173,11 +173,12 @@ void Reducer::check_prologue() {
   const auto all = prologue_.wait();
   for (int peer = 1; peer < comm_.world_size(); ++peer) {
     if (all[peer].step == all[0].step && all[peer].signature == all[0].signature) continue;
-    comm_.fail({ErrorCode::Mismatch,
-                fmt::format("rank 0 is at step {} of a model with plan {:016x}, but rank {} at step {} with {:016x}; do "
-                            "all ranks train the same model, and call backward equally often?",
-                            all[0].step, all[0].signature, peer, all[peer].step, all[peer].signature),
-                comm_.rank(), peer});
+    comm_.fail(
+        {ErrorCode::Mismatch,
+         fmt::format("rank 0 is at step {} of a model with plan {:016x}, but rank {} at step {} with {:016x}; do "
+                     "all ranks train the same model, and call backward equally often?",
+                     all[0].step, all[0].signature, peer, all[peer].step, all[peer].signature),
+         comm_.rank(), peer});
   }
 }
 

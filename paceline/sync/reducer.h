@@ -59,8 +59,8 @@ class Reducer {
   struct Bucket {
     std::shared_ptr<Buffer> memory;
     std::string label;
-    std::size_t missing = 0;   // parameters not ready in this round
-    std::size_t launched = 0;  // bytes whose operations were started
+    std::size_t missing = 0;                               // parameters not ready in this round
+    std::size_t launched = 0;                              // bytes whose operations were started
     std::vector<std::pair<Comm::Work, std::size_t>> work;  // with bytes
   };
 
@@ -86,7 +86,7 @@ class Reducer {
 
   // Of the current round.
   bool in_round_ = false;
-  std::size_t next_bucket_ = 0;  // the first that is not fully launched
+  std::size_t next_bucket_ = 0;      // the first that is not fully launched
   std::vector<std::uint8_t> ready_;  // by parameter
   std::vector<std::size_t> absent_;
   std::vector<std::size_t> arrival_order_;

@@ -14,7 +14,8 @@ namespace paceline {
 TensorDataset::TensorDataset(torch::Tensor data, torch::Tensor target)
     : data_(std::move(data)), target_(std::move(target)) {
   if (data_.dim() < 1 || target_.dim() < 1 || data_.size(0) != target_.size(0) || data_.size(0) == 0) {
-    throw Error(ErrorCode::InvalidArgument, "TensorDataset: data and target must hold the same number of samples, and some");
+    throw Error(ErrorCode::InvalidArgument,
+                "TensorDataset: data and target must hold the same number of samples, and some");
   }
 }
 
@@ -69,6 +70,8 @@ DataLoader::Epoch DataLoader::epoch() {
   return Epoch(*this);
 }
 
+DataLoader::Epoch::~Epoch() { loader_->state_->comm.timeline().pause(); }
+
 DataLoader::Iterator DataLoader::Epoch::begin() {
   Iterator first(loader_);
   ++first;
@@ -79,13 +82,12 @@ DataLoader::Iterator DataLoader::Epoch::end() { return Iterator(nullptr); }
 
 DataLoader::Iterator& DataLoader::Iterator::operator++() {
   State& state = *loader_->state_;
-  Timeline& timeline = state.comm.timeline();
   batch_ = {};
   if (state.taken == state.total) {  // only this thread changes them
-    timeline.pause();
     loader_ = nullptr;
     return *this;
   }
+  Timeline& timeline = state.comm.timeline();
   timeline.begin_step(Phase::DataWait);
   batch_ = state.next();
   timeline.add_samples(static_cast<double>(batch_.size()));

@@ -70,6 +70,9 @@ class DataLoader {
   /// The batches of one epoch, once: a range for `for`. Ends the one before, if it was left early.
   class Epoch {
    public:
+    ~Epoch();
+    Epoch(const Epoch&) = delete;
+    Epoch& operator=(const Epoch&) = delete;
     Iterator begin();
     Iterator end();
 

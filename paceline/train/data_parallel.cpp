@@ -45,7 +45,8 @@ Replica checked_replica(const torch::nn::Module& module, const Comm& comm, const
   return replica;
 }
 
-// A layout that covers its memory without gaps can be a slot's; any other gradient is kept contiguous, as libtorch does.
+// A layout that covers its memory without gaps can be a slot's; any other gradient is kept contiguous, as libtorch
+// does.
 std::vector<std::int64_t> slot_strides(const torch::Tensor& parameter) {
   if (parameter.is_non_overlapping_and_dense()) return parameter.strides().vec();
   return torch::empty(parameter.sizes(), torch::kMeta).strides().vec();
@@ -86,7 +87,8 @@ DistributedDataParallel::State::State(torch::nn::Module& module, Comm with, Data
       watch(comm.timeline()) {
   bind_slots();
   // From here on each rank draws its own dropout and augmentation.
-  if (comm.seed()) torch::manual_seed(*comm.seed() + 0x9E3779B97F4A7C15ull * static_cast<std::uint64_t>(comm.rank() + 1));
+  if (comm.seed())
+    torch::manual_seed(*comm.seed() + 0x9E3779B97F4A7C15ull * static_cast<std::uint64_t>(comm.rank() + 1));
 }
 
 DistributedDataParallel::State::~State() {
@@ -146,10 +148,11 @@ void DistributedDataParallel::State::finish_round() {
   absent.clear();
   if (moved) move_gradients();
   for (const auto& [a, b] : reducer.twins()) {
-    recorder.add_finding({.id = "same_batch",
-                          .severity = Severity::Error,
-                          .evidence = fmt::format("ranks {} and {} computed the same gradients in the first step", a, b),
-                          .fix = "they read the same samples: use paceline::DataLoader, or give each rank its part"});
+    recorder.add_finding(
+        {.id = "same_batch",
+         .severity = Severity::Error,
+         .evidence = fmt::format("ranks {} and {} computed the same gradients in the first step", a, b),
+         .fix = "they read the same samples: use paceline::DataLoader, or give each rank its part"});
   }
   comm.timeline().enter(Phase::Other);
 }
@@ -178,8 +181,9 @@ void DistributedDataParallel::State::bind_slots() {
     const torch::Tensor& parameter = parameters[index].tensor;
     const Reducer::SlotMemory memory = reducer.slot(index);
     // Not a view of the bucket: libtorch's zero_grad() detaches in place, which views refuse.
-    slots.push_back(torch::from_blob(memory.data, parameter.sizes(), slot_strides(parameter),
-                                     [owner = memory.owner](void*) {}, parameter.options().requires_grad(false)));
+    slots.push_back(torch::from_blob(
+        memory.data, parameter.sizes(), slot_strides(parameter), [owner = memory.owner](void*) {},
+        parameter.options().requires_grad(false)));
   }
 }
 
@@ -205,19 +209,21 @@ std::uint64_t DistributedDataParallel::State::require_averaged(std::uint64_t rou
 }
 
 void DistributedDataParallel::State::fail_abandoned() {
-  comm.fail({ErrorCode::Aborted,
-             fmt::format("rank {}'s backward() ended before its gradients were averaged, in an exception; nothing may go "
-                         "on from there",
-                         comm.rank()),
-             comm.rank(), comm.rank()});
+  comm.fail(
+      {ErrorCode::Aborted,
+       fmt::format("rank {}'s backward() ended before its gradients were averaged, in an exception; nothing may go "
+                   "on from there",
+                   comm.rank()),
+       comm.rank(), comm.rank()});
 }
 
 void DistributedDataParallel::State::fail_changed(std::size_t index) {
-  comm.fail({ErrorCode::Aborted,
-             fmt::format("rank {}: parameter '{}' was cast, moved or frozen after its module was wrapped, so its gradient "
-                         "is not averaged any more; wrap the module after it has its final type",
-                         comm.rank(), parameters[index].name),
-             comm.rank(), comm.rank()});
+  comm.fail(
+      {ErrorCode::Aborted,
+       fmt::format("rank {}: parameter '{}' was cast, moved or frozen after its module was wrapped, so its gradient "
+                   "is not averaged any more; wrap the module after it has its final type",
+                   comm.rank(), parameters[index].name),
+       comm.rank(), comm.rank()});
 }
 
 }  // namespace paceline

@@ -94,11 +94,11 @@ Dtype gradient_dtype(const NamedTensor& parameter) {
       default: break;
     }
   }
-  throw Error(ErrorCode::InvalidArgument,
-              fmt::format("parameter '{}' ({} on {}) cannot be averaged: dense float, double, half and bfloat16 on the CPU "
-                          "can. Freeze it with requires_grad_(false) before wrapping the module",
-                          parameter.name, c10::toString(parameter.tensor.scalar_type()),
-                          parameter.tensor.device().str()));
+  throw Error(
+      ErrorCode::InvalidArgument,
+      fmt::format("parameter '{}' ({} on {}) cannot be averaged: dense float, double, half and bfloat16 on the CPU "
+                  "can. Freeze it with requires_grad_(false) before wrapping the module",
+                  parameter.name, c10::toString(parameter.tensor.scalar_type()), parameter.tensor.device().str()));
 }
 
 }  // namespace paceline
