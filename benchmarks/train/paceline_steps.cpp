@@ -28,13 +28,13 @@ void run(const StepOptions& options, const paceline::Comm& comm) {
                                                            torch::randint(10, {samples}, torch::kInt64));
   paceline::DataLoader loader(dataset, comm, {.batch_size = static_cast<std::size_t>(options.batch_size)});
 
-  StepClock clock(options, comm.rank());
+  StepClock clock(options.channel);
   while (true) {
     for (auto& batch : loader.epoch()) {
+      if (!clock.next()) return;
       optimizer.zero_grad();
       torch::nn::functional::cross_entropy(model->forward(batch.data), batch.target).backward();
       optimizer.step();
-      if (!clock.next()) return;
     }
   }
 }

@@ -17,15 +17,13 @@ void run(const StepOptions& options) {
   const auto images = torch::randn({kBatches, options.batch_size, 1, 28, 28});
   const auto labels = torch::randint(10, {kBatches, options.batch_size}, torch::kInt64);
 
-  StepClock clock(options, 0);
-  std::int64_t i = 0;
-  do {
+  StepClock clock(options.channel);
+  for (std::int64_t i = 0; clock.next(); i = (i + 1) % kBatches) {
     // Undefined gradients need not be zeroed and added to; libtorch 1.13's zero_grad() cannot do that.
     for (auto& parameter : model->parameters()) parameter.mutable_grad().reset();
     torch::nn::functional::cross_entropy(model->forward(images[i]), labels[i]).backward();
     optimizer.step();
-    i = (i + 1) % kBatches;
-  } while (clock.next());
+  }
 }
 
 int main(int argc, char** argv) {

@@ -5,6 +5,7 @@ Started once for each rank, with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT s
 
 import argparse
 import json
+import socket
 import time
 
 import torch
@@ -55,13 +56,31 @@ def resnet18():
     )
 
 
+def turns(channel):
+    """The training loop's turns, in the bursts that benchmarks/train/run asks for: what StepClock is to plain_steps."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as run:
+        run.connect(channel)
+        run.send(b"ready")
+        i = 0
+        while (message := run.recv(64)) != b"end":
+            if not message.startswith(b"burst "):
+                raise SystemExit("benchmarks/train/run went away")
+            turn_s = []
+            last = time.perf_counter()
+            for _ in range(int(message.split()[1])):
+                yield i % BATCHES
+                i += 1
+                now = time.perf_counter()
+                turn_s.append(now - last)
+                last = now
+            run.send(json.dumps(turn_s).encode())
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", choices=["cnn", "mlp", "resnet18"], required=True)
     parser.add_argument("--batch-size", type=int, required=True)
-    parser.add_argument("--warmup", type=int, required=True)
-    parser.add_argument("--steps", type=int, required=True)
-    parser.add_argument("--out", required=True)
+    parser.add_argument("--channel", required=True)
     options = parser.parse_args()
 
     torch.set_num_threads(1)
@@ -74,16 +93,10 @@ def main():
     images = torch.randn(BATCHES, options.batch_size, 1, 28, 28)
     labels = torch.randint(10, (BATCHES, options.batch_size))
 
-    step_s = []
-    for i in range(options.warmup + options.steps):
-        start = time.perf_counter()
+    for i in turns(options.channel):
         optimizer.zero_grad(set_to_none=True)
-        nn.functional.cross_entropy(model(images[i % BATCHES]), labels[i % BATCHES]).backward()
+        nn.functional.cross_entropy(model(images[i]), labels[i]).backward()
         optimizer.step()
-        if i >= options.warmup:
-            step_s.append(time.perf_counter() - start)
-    with open(f"{options.out}.{dist.get_rank()}", "w") as file:
-        json.dump({"step_s": step_s}, file)
     dist.barrier()
 
 

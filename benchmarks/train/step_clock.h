@@ -11,10 +11,7 @@ namespace paceline_benchmark {
 struct StepOptions {
   std::string model = "cnn";
   std::int64_t batch_size = 64;  ///< Of one rank.
-  std::size_t warmup = 10;       ///< Steps that are not timed.
-  std::size_t steps = 50;        ///< Steps that are.
-  std::string out;               ///< File for the times; ".<rank>" is added to it.
-  bool wait_for_go = false;      ///< After warm-up, say "ready" on stdout and wait for a line on stdin.
+  std::string channel;           ///< Unix socket (SOCK_SEQPACKET) that benchmarks/train/run listens on.
 };
 
 inline constexpr std::int64_t kBatches = 64;  ///< Different batches in memory, used in turn.
@@ -22,21 +19,29 @@ inline constexpr std::int64_t kBatches = 64;  ///< Different batches in memory, 
 /// Ends the program after --help (0) and bad use (64).
 StepOptions parse_step_options(int argc, char** argv, const std::string& program);
 
-/// Times whole turns of a training loop, whatever they consist of.
+/// Lets a training loop turn in the bursts that benchmarks/train/run asks for, and times whole turns, whatever they
+/// consist of. Between bursts it blocks and uses no CPU.
+///
+///     it: "ready"   run: "burst 40"   it: "[0.021, ...]", seconds of each turn   ...   run: "end"
 class StepClock {
  public:
-  StepClock(StepOptions options, int rank);
-  /// At the end of each turn. False once all steps are timed; the times are then in the file.
+  /// When all is built and the loop may begin.
+  explicit StepClock(const std::string& channel);
+  ~StepClock();
+  StepClock(const StepClock&) = delete;
+  StepClock& operator=(const StepClock&) = delete;
+
+  /// At the top of each turn. False at the end.
   bool next();
 
  private:
-  void write() const;
+  void send(const std::string& message) const;
+  std::size_t receive_burst() const;
 
-  StepOptions options_;
-  int rank_;
-  std::size_t turns_ = 0;
+  int channel_;
+  std::size_t burst_ = 0;  // turns in it
   std::chrono::steady_clock::time_point last_;
-  std::vector<double> step_s_;
+  std::vector<double> turn_s_;
 };
 
 }  // namespace paceline_benchmark

@@ -40,7 +40,7 @@ class Comm {
   static Comm solo();
   /// The communicator of rank `rank` of `world_size` that meet in `store` under `name`; all on this host, in processes
   /// of their own.
-  static Comm over_shared_memory(std::shared_ptr<Store> store, const std::string& name, int rank, int world_size,
+  static Comm over_shared_memory(const std::shared_ptr<Store>& store, const std::string& name, int rank, int world_size,
                                  CommOptions options = {});
 
   explicit Comm(std::shared_ptr<State> state) : state_(std::move(state)) {}

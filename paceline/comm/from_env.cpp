@@ -29,7 +29,7 @@ int whole_number(const char* name, int least) {
   return value;
 }
 
-Comm connect(std::shared_ptr<Store> store, const std::string& name, int rank, int world_size, CommOptions options) {
+Comm connect(const std::shared_ptr<Store>& store, const std::string& name, int rank, int world_size, CommOptions options) {
   if (world_size < 1 || rank < 0 || rank >= world_size) {
     throw Error(ErrorCode::InvalidArgument, fmt::format("there is no rank {} in a world of {}", rank, world_size));
   }
@@ -52,9 +52,9 @@ Comm connect(std::shared_ptr<Store> store, const std::string& name, int rank, in
 
 Comm Comm::solo() { return Comm(std::make_shared<State>()); }
 
-Comm Comm::over_shared_memory(std::shared_ptr<Store> store, const std::string& name, int rank, int world_size,
+Comm Comm::over_shared_memory(const std::shared_ptr<Store>& store, const std::string& name, int rank, int world_size,
                               CommOptions options) {
-  return connect(std::move(store), name, rank, world_size, options);
+  return connect(store, name, rank, world_size, options);
 }
 
 Comm Comm::from_env() {

@@ -8,7 +8,7 @@ MessageEngine::MessageEngine(std::unique_ptr<Transport> transport, Nanoseconds t
     : transport_(std::move(transport)), timeout_(timeout), collectives_(*transport_), thread_([this] { run(); }) {}
 
 MessageEngine::~MessageEngine() {
-  bool unfinished;
+  bool unfinished = false;
   {
     std::lock_guard lock(mutex_);
     stopping_ = true;

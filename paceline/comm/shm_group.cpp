@@ -210,6 +210,7 @@ ShmGroup connect_shm_group(Store& store, const std::string& name, int rank, int 
 
 std::vector<std::shared_ptr<Segment>> make_thread_segments(int world_size) {
   std::vector<std::shared_ptr<Segment>> segments;
+  segments.reserve(static_cast<std::size_t>(world_size));
   for (int rank = 0; rank < world_size; ++rank) segments.push_back(make_segment());
   return segments;
 }

@@ -15,7 +15,7 @@ void ThreadTransport::exchange(std::span<const Outgoing> outgoing, std::span<con
 MessageHub::MessageHub(int world_size, std::shared_ptr<MessageFaults> faults)
     : world_size_(world_size),
       faults_(std::move(faults)),
-      lanes_(static_cast<std::size_t>(world_size * world_size)),
+      lanes_(static_cast<std::size_t>(world_size) * static_cast<std::size_t>(world_size)),
       left_(static_cast<std::size_t>(world_size)) {}
 
 void MessageHub::send(int sender, int receiver, std::span<const std::byte> data) {

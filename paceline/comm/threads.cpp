@@ -64,6 +64,7 @@ void run_ranks(int world_size, const std::function<void(Comm)>& body, const Thre
   if (world_size < 1) throw Error(ErrorCode::InvalidArgument, "run_ranks: the world size must be at least 1");
   const auto world = std::make_shared<ThreadWorld>(options);
   std::vector<Comm> comms;
+  comms.reserve(static_cast<std::size_t>(world_size));
   for (int rank = 0; rank < world_size; ++rank) comms.push_back(make_comm(world, rank, world_size));
 
   std::mutex mutex;
@@ -81,6 +82,7 @@ void run_ranks(int world_size, const std::function<void(Comm)>& body, const Thre
     }
   };
   std::vector<std::thread> threads;
+  threads.reserve(static_cast<std::size_t>(world_size));
   for (int rank = 0; rank < world_size; ++rank) threads.emplace_back(run_rank, rank);
   for (std::thread& thread : threads) thread.join();
   if (first) std::rethrow_exception(first);

@@ -10,10 +10,6 @@
 #include "paceline/base/error.h"
 #include "paceline/tools/commands.h"
 
-#ifndef PACELINE_VERSION
-#define PACELINE_VERSION "0.1.0"
-#endif
-
 namespace {
 
 constexpr const char* kDescription =

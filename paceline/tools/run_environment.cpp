@@ -1,5 +1,6 @@
 #include "paceline/tools/run_environment.h"
 
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <map>
@@ -42,7 +43,8 @@ std::vector<std::string> worker_environment(const RunOptions& options, const Job
   if (options.timeout_s) variables["PACELINE_TIMEOUT"] = std::to_string(*options.timeout_s);
 
   std::vector<std::string> assignments;
-  for (const auto& [name, value] : variables) assignments.push_back(name + "=" + value);
+  assignments.reserve(variables.size());
+  for (const auto& [name, value] : variables) assignments.push_back(fmt::format("{}={}", name, value));
   return assignments;
 }
 

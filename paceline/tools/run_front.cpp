@@ -72,7 +72,7 @@ int wait_for_guard(pid_t guard, const UniqueFd& signals) {
       if (info.ssi_signo != SIGCHLD) ::kill(guard, static_cast<int>(info.ssi_signo));
     }
     int status = 0;
-    for (pid_t pid; (pid = ::waitpid(-1, &status, WNOHANG)) > 0;) {
+    for (pid_t pid = 0; (pid = ::waitpid(-1, &status, WNOHANG)) > 0;) {
       if (pid == guard) return status;
     }
   }
