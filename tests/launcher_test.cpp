@@ -54,6 +54,19 @@ TEST(Launcher, EachWorkerHasItsPlaceInTheEnvironment) {
   EXPECT_EQ(lines[1], "[rank 1] 1 2 1 2 0 127.0.0.1 lines 1 5 1 7 b=c none");
 }
 
+TEST(Launcher, WorkersKeepFreedMemoryUnlessToldOtherwise) {
+  const std::string script = "echo ${MALLOC_TRIM_THRESHOLD_-unset} ${MALLOC_MMAP_MAX_-unset}";
+  Job kept(run_sh(1, script));
+  EXPECT_EQ(kept.wait(), 0);
+  EXPECT_EQ(kept.out(), "[rank 0] 1099511627776 0\n");
+  Job users(run_sh(1, script), {.environment = {{"MALLOC_MMAP_MAX_", "7"}}});
+  EXPECT_EQ(users.wait(), 0);
+  EXPECT_EQ(users.out(), "[rank 0] 1099511627776 7\n");
+  Job returned(run_sh(1, script, {"--return-memory"}));
+  EXPECT_EQ(returned.wait(), 0);
+  EXPECT_EQ(returned.out(), "[rank 0] unset unset\n");
+}
+
 TEST(Launcher, OptionsGoBeforeTheEnvironment) {
   Job job(run_sh(1, "echo $OMP_NUM_THREADS $OPENBLAS_NUM_THREADS $PACELINE_RUN_DIR",
                  {"--threads-per-worker", "3", "--run-dir", "/some/where"}),

@@ -16,6 +16,11 @@ REPORT_S = 5  # after a failure: for others to notice, and for `paceline run` to
 LOG_LINES = 40
 
 
+# What `paceline run` sets for its workers, for all variants: one compute thread, and freed memory is kept.
+STOCK = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+ALIKE = {**STOCK, "MALLOC_TRIM_THRESHOLD_": str(1 << 40), "MALLOC_MMAP_MAX_": "0"}
+
+
 class WorkerFailed(Exception):
     """Says what the workers printed, too."""
 
@@ -31,12 +36,12 @@ class Workers:
         self.listener.bind(self.channel)
         self.listener.listen(count)
 
-    def start(self, command, **variables):
+    def start(self, command, alike=ALIKE, **variables):
         """Starts one process, which may be all workers' launcher."""
         with open(self.log(len(self.processes)), "wb") as log:
             process = subprocess.Popen(
                 [str(word) for word in command],
-                env={**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", **variables},
+                env={**os.environ, **alike, **variables},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,

@@ -27,7 +27,7 @@ constexpr const char* kHelp =
     "  paceline run -n 4 -- ./my_program --epochs 3\n"
     "      Four workers. Each line they print is tagged with its rank. Exit code 0 when all succeed.\n"
     "  paceline run -n 4 --run-dir runs/first -- ./my_program\n"
-    "      The library writes its measurements there; `paceline report runs/first` explains them.\n"
+    "      The program finds the folder in PACELINE_RUN_DIR.\n"
     "  paceline run -n 2 --threads-per-worker 4 --env LOG_LEVEL=debug -- ./my_program\n"
     "      Four compute threads a worker (the default is one), and a variable for all of them.\n"
     "  paceline run -n 2 --no-tag -- sh -c 'echo \"$RANK of $WORLD_SIZE\"'\n"
@@ -49,6 +49,7 @@ struct Arguments {
   std::string grace = "2";
   std::vector<std::string> environment;
   bool no_tag = false;
+  bool return_memory = false;
 };
 
 /// CLI11 knows nothing of the program after the dashes.
@@ -76,6 +77,7 @@ RunOptions options_of(const CLI::App& command, const Invocation& invocation, con
   options.workers = whole_number("-n", arguments.workers, 1, kMaxWorkers);
   options.program = program_of(command, invocation);
   options.tag = !arguments.no_tag;
+  options.keep_freed_memory = !arguments.return_memory;
   options.grace = std::chrono::milliseconds(std::llround(seconds_from_zero("--grace", arguments.grace) * 1000));
   if (!arguments.timeout.empty()) {
     options.timeout_s = whole_number("--timeout", arguments.timeout, 1, 1'000'000);
@@ -101,7 +103,8 @@ void add_run_command(CLI::App& app, Invocation& invocation) {
       ->add_option("--threads-per-worker", arguments->threads,
                    "Compute threads a worker: sets OMP_, OPENBLAS_ and MKL_NUM_THREADS (1 unless they are set)")
       ->type_name("K");
-  command->add_option("--run-dir", arguments->run_dir, "Where the library writes its measurements")->type_name("DIR");
+  command->add_option("--run-dir", arguments->run_dir, "A folder for the job's files: PACELINE_RUN_DIR")
+      ->type_name("DIR");
   command->add_option("--timeout", arguments->timeout, "How long a rank may be silent before the others give up")
       ->type_name("SECONDS");
   command->add_option("--grace", arguments->grace, "After a failure: how long the others get to end by themselves (2)")
@@ -111,6 +114,9 @@ void add_run_command(CLI::App& app, Invocation& invocation) {
       ->expected(1)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   command->add_flag("--no-tag", arguments->no_tag, "Do not put \"[rank R] \" in front of lines");
+  command->add_flag("--return-memory", arguments->return_memory,
+                    "Leave glibc's malloc alone: it gives freed blocks back to the system, and faults them in again in "
+                    "each step. Without this, workers keep them (MALLOC_TRIM_THRESHOLD_, MALLOC_MMAP_MAX_)");
   command->footer(kHelp);
   command->prefix_command();  // the first word that is no option begins the program
   command->callback([command, arguments, &invocation] {

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <cstdint>
 #include <map>
 #include <string_view>
 
@@ -25,6 +26,11 @@ std::vector<std::string> worker_environment(const RunOptions& options, const Job
     } else {
       variables.try_emplace(name, "1");
     }
+  }
+  // By default glibc gives large blocks back to the system and faults them in again in every step.
+  if (options.keep_freed_memory) {
+    variables.try_emplace("MALLOC_TRIM_THRESHOLD_", std::to_string(std::uint64_t{1} << 40));
+    variables.try_emplace("MALLOC_MMAP_MAX_", "0");
   }
   for (const std::string& assignment : options.environment) put(assignment);
 

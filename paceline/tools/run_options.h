@@ -17,6 +17,7 @@ struct RunOptions {
   std::chrono::milliseconds grace{2000};
   std::optional<int> timeout_s;           ///< PACELINE_TIMEOUT.
   std::optional<int> threads_per_worker;  ///< Overrides the environment when given.
+  bool keep_freed_memory = true;          ///< Tune glibc's malloc, unless the environment does.
   std::optional<std::string> run_dir;     ///< PACELINE_RUN_DIR, absolute.
   std::vector<std::string> environment;   ///< KEY=VALUE
 };
