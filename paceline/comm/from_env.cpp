@@ -29,7 +29,8 @@ int whole_number(const char* name, int least) {
   return value;
 }
 
-Comm connect(const std::shared_ptr<Store>& store, const std::string& name, int rank, int world_size, CommOptions options) {
+Comm connect(const std::shared_ptr<Store>& store, const std::string& name, int rank, int world_size,
+             CommOptions options) {
   if (world_size < 1 || rank < 0 || rank >= world_size) {
     throw Error(ErrorCode::InvalidArgument, fmt::format("there is no rank {} in a world of {}", rank, world_size));
   }

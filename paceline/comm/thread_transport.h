@@ -34,7 +34,10 @@ class MessageHub {
     std::size_t sent = 0;
     bool cut = false;
   };
-  Lane& lane(int sender, int receiver) { return lanes_[static_cast<std::size_t>(sender) * static_cast<std::size_t>(world_size_) + static_cast<std::size_t>(receiver)]; }
+  Lane& lane(int sender, int receiver) {
+    const auto world = static_cast<std::size_t>(world_size_);
+    return lanes_[static_cast<std::size_t>(sender) * world + static_cast<std::size_t>(receiver)];
+  }
   void throw_failure(int rank) const;  // with mutex_ held
 
   const int world_size_;

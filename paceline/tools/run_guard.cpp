@@ -185,7 +185,7 @@ void Guard::handle_signals() {
 
 void Guard::reap() {
   int status = 0;
-  for (pid_t pid; (pid = ::waitpid(-1, &status, WNOHANG)) > 0;) {
+  for (pid_t pid = 0; (pid = ::waitpid(-1, &status, WNOHANG)) > 0;) {
     const auto worker = std::find_if(workers_.begin(), workers_.end(),
                                      [&](const Worker& other) { return other.alive && other.pid == pid; });
     if (worker != workers_.end()) worker_ended(static_cast<int>(worker - workers_.begin()), status);

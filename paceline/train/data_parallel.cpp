@@ -25,6 +25,7 @@ std::vector<NamedTensor> trainable(const Replica& replica) {
 
 std::vector<ParameterInfo> infos(const std::vector<NamedTensor>& parameters) {
   std::vector<ParameterInfo> result;
+  result.reserve(parameters.size());
   for (const NamedTensor& p : parameters) {
     result.push_back({p.name, static_cast<std::size_t>(p.tensor.numel()), gradient_dtype(p)});
   }
@@ -33,6 +34,7 @@ std::vector<ParameterInfo> infos(const std::vector<NamedTensor>& parameters) {
 
 std::vector<torch::Tensor> tensors(const std::vector<NamedTensor>& parameters) {
   std::vector<torch::Tensor> result;
+  result.reserve(parameters.size());
   for (const NamedTensor& p : parameters) result.push_back(p.tensor);
   return result;
 }
