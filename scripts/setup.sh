@@ -60,10 +60,18 @@ install_missing() {
   quietly "Installing ${missing% }" "${as_root[@]}" apt-get install -y --no-install-recommends $missing
 }
 
-# build PRESET: configures and builds build/PRESET.
+# build PRESET [TARGET...]: configures and builds build/PRESET, or just these targets of it.
 build() {
+  local folder=$root/build/$1
   quietly "Configuring build/$1" cmake -S "$root" --preset "$1"
-  quietly "Building build/$1 (some minutes the first time)" cmake --build "$root/build/$1" -j "${PACELINE_JOBS:-2}"
+  shift
+  [ $# -eq 0 ] || set -- --target "$@"
+  set -- cmake --build "$folder" -j "${PACELINE_JOBS:-2}" "$@"
+  if [ -t 1 ]; then
+    "$@" || die "the build failed: $*"
+  else
+    quietly "Building ${folder#"$root"/} (some minutes the first time)" "$@"
+  fi
 }
 
 # run_tests PRESET [WRAPPER...]: runs all tests of build/PRESET, prints "N passed, N failed, N skipped", and fails unless

@@ -200,6 +200,51 @@ TEST(RunRanks, ThrowsWhatTheFirstRankThrew) {
   EXPECT_THROW(run_ranks(0, [](Comm) {}), Error);
 }
 
+TEST(RunRanks, ThrowsWhatIsNoStdExceptionToo) {
+  EXPECT_THROW(run_ranks(2,
+                         [](Comm comm) {
+                           if (comm.rank() == 1) throw 42;
+                           comm.barrier();
+                         }),
+               int);
+}
+
+TEST_P(Failures, AbortReachesTheCommunicatorsMadeFromThisOne) {
+  const auto all = outcomes(3, GetParam(), [](const Comm& comm) {
+    const Comm copy = comm.duplicate();
+    if (comm.rank() == 1) throw Error(ErrorCode::System, "no space left", 1);
+    copy.barrier();
+  });
+  for (const int rank : {0, 2}) EXPECT_TRUE(contains(all[rank].message, "no space left")) << all[rank].message;
+}
+
+TEST_P(Failures, ARankThatDropsACommunicatorInACaughtExceptionDoesNotHoldUpTheOthers) {
+  const auto all = outcomes(2, GetParam(), [](const Comm& comm) {
+    try {
+      const Comm copy = comm.duplicate();
+      if (comm.rank() == 1) throw 42;
+      EXPECT_THROW(copy.barrier(), Error);
+    } catch (int) {
+    }
+    EXPECT_EQ(comm.sum(1), 2);
+  });
+  for (const Outcome& o : all) EXPECT_EQ(o.message, "");
+}
+
+TEST(SharedMemory, AFailedAllocationLeavesTheCommAlive) {
+  test::on_ranks(2, ThreadEngine::SharedMemory, [](const Comm& comm) {
+    EXPECT_THROW(comm.allocate(std::size_t{1} << 45), Error);
+    EXPECT_EQ(comm.allocate(100).bytes(), 100u);
+    EXPECT_EQ(comm.sum(1), 2);
+  });
+}
+
+TEST(SharedMemory, CommunicatorsThatEndGiveBackTheirMemory) {
+  test::on_ranks(4, ThreadEngine::SharedMemory, [](const Comm& comm) {
+    for (int i = 0; i < 2000; ++i) comm.duplicate().barrier();  // address space for a few hundred
+  });
+}
+
 TEST(FromEnv, RefusesAnEnvironmentThatContradictsItself) {
   const auto refused = [](std::map<std::string, std::string> environment, const std::string& part) {
     for (const auto& [name, value] : environment) setenv(name.c_str(), value.c_str(), 1);

@@ -132,15 +132,6 @@ TEST(Findings, TransferIsBlamedWhenItIsMostOfTheExposedTime) {
   EXPECT_EQ(find(judge(ranks_of(4, b)), "exposed_transfer")->severity, Severity::Info);
 }
 
-TEST(Findings, ACodecIsAdvisedBetweenHostsOnly) {
-  StepBreakdown b = healthy();
-  b.exposed_comm_s = b.transfer_s = 0.096;
-  auto ranks = ranks_of(2, b);
-  EXPECT_EQ(find(judge(ranks), "exposed_transfer")->fix.find("codec"), std::string::npos);
-  ranks[1].host = "other";
-  EXPECT_NE(find(judge(ranks), "exposed_transfer")->fix.find("codec"), std::string::npos);
-}
-
 TEST(Findings, TinyBucketsOptimizerAndOther) {
   StepBreakdown b = healthy();
   b.operations = 50;

@@ -113,6 +113,24 @@ TEST(Loader, ReadsAheadNoFurtherThanAsked) {
   EXPECT_EQ(taken, 100);
 }
 
+TEST(Loader, RanksThatWouldShuffleDifferentlyAreAMismatch) {
+  std::atomic<int> refused{0};
+  EXPECT_THROW(test::on_ranks(3, ThreadEngine::SharedMemory,
+                              [&](const Comm& comm) {
+                                try {
+                                  const auto seed = static_cast<std::uint64_t>(comm.rank() / 2);
+                                  DataLoader loader(numbers(50), comm, {.batch_size = 5, .seed = seed});
+                                } catch (const Error& error) {
+                                  refused += error.code() == ErrorCode::Mismatch &&
+                                             error.message().find("rank 2 reads 50 samples in batches of 5, seed 1") !=
+                                                 std::string::npos;
+                                  throw;
+                                }
+                              }),
+               Error);
+  EXPECT_EQ(refused, 3);
+}
+
 TEST(Loader, RefusesWhatCannotWork) {
   const auto refused = [](const std::function<void()>& call, const std::string& part) {
     try {

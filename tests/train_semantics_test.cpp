@@ -136,7 +136,7 @@ TEST(Refused, AStepAfterTheModuleWasCast) {
                             test::loss_of(model, Samples(kBatch, torch::kDouble)).backward();
                             optimizer.step();
                           }),
-                 {"ABORTED", "'0.weight' was cast, moved or frozen after its module was wrapped"});
+                 {"ABORTED", "'0.weight' was cast, moved, frozen or unfrozen after its module was wrapped"});
 }
 
 TEST(Refused, ABackwardAfterPartOfTheModuleWasCast) {
@@ -298,6 +298,77 @@ TEST(Wrapping, TwoForwardsBeforeOneBackwardAndCallsPastTheWrapper) {
     (test::loss_of(replica, own) + replica->forward(own.data).pow(2).mean()).backward();
     EXPECT_LE(test::relative_difference(replica->parameters()[0].grad(), reference->parameters()[0].grad()), 2e-6);
   });
+}
+
+// Rank 0's part of a graph in which two models interleave leaves one of them out.
+TEST(Wrapping, ModelsWhoseBackwardsInterleaveDoNotMix) {
+  test::on_ranks(2, ThreadEngine::SharedMemory, [](const Comm& comm) {
+    const auto layers = [] {
+      return std::vector{torch::nn::Linear(torch::nn::LinearOptions(1, 1).bias(false)),
+                         torch::nn::Linear(torch::nn::LinearOptions(1, 1).bias(false))};
+    };
+    auto a = layers(), b = layers();
+    Sequential model_a(a[0], a[1]), model_b(b[0], b[1]);
+    DistributedDataParallel ddp_a(*model_a, comm), ddp_b(*model_b, comm);
+    for (auto& parameter : model_a->parameters()) torch::nn::init::ones_(parameter);
+    for (auto& parameter : model_b->parameters()) torch::nn::init::ones_(parameter);
+    const auto one = torch::ones({1, 1});
+    for (int step = 0; step < 3; ++step) {
+      model_a->zero_grad(true);
+      model_b->zero_grad(true);
+      // A and B alternate; rank 0 does not use a[0].
+      const auto inner = comm.rank() == 0 ? b[0](one) : a[0](b[0](one));
+      (100 * a[1](b[1](inner))).sum().backward();
+      EXPECT_EQ(a[0]->weight.grad().item<float>(), 50);
+      EXPECT_EQ(a[1]->weight.grad().item<float>(), 100);
+      EXPECT_EQ(b[0]->weight.grad().item<float>(), 100);
+      EXPECT_EQ(b[1]->weight.grad().item<float>(), 100);
+    }
+  });
+}
+
+// Before the first step, in which slots move.
+TEST(Unused, AGradientThatNoRankComputedKeepsItsBits) {
+  test::on_ranks(2, ThreadEngine::SharedMemory, [](const Comm& comm) {
+    torch::nn::Linear used(3, 3), idle(3, 3), first(3, 3);
+    Sequential model(first, idle, used);
+    DistributedDataParallel ddp(*model, comm, {.bucket_bytes = 64});
+    for (int step = 0; step < 3; ++step) {
+      idle->weight.mutable_grad() = torch::full({3, 3}, comm.rank() + 1.0f);
+      used(first(torch::ones({1, 3}))).sum().backward();
+      EXPECT_TRUE(idle->weight.grad().eq(comm.rank() + 1).all().item<bool>()) << "step " << step;
+    }
+  });
+}
+
+TEST(Refused, AParameterThatWasFrozenWhenItWasWrapped) {
+  expect_all_say(failures(2,
+                          [](const Comm& comm) {
+                            Sequential model = test::mlp();
+                            model->parameters()[0].requires_grad_(false);
+                            DistributedDataParallel ddp(*model, comm);
+                            model->parameters()[0].requires_grad_(true);
+                            test::loss_of(model, Samples(kBatch)).backward();
+                          }),
+                 {"ABORTED", "'0.weight' was cast, moved, frozen or unfrozen"});
+}
+
+TEST(Refused, AnOptimizerOfOtherParameters) {
+  Sequential model = test::mlp(), other = test::mlp();
+  DistributedDataParallel ddp(*model, Comm::solo());
+  EXPECT_THROW(Optimizer<torch::optim::SGD>(ddp, other->parameters(), torch::optim::SGDOptions(0.1)), Error);
+}
+
+TEST(Refused, LayoutsThatDiffer) {
+  expect_all_say(failures(2,
+                          [](const Comm& comm) {
+                            torch::nn::Conv2d conv(2, 1, 2);
+                            if (comm.rank() == 1) {
+                              conv->weight.set_data(conv->weight.contiguous(torch::MemoryFormat::ChannelsLast));
+                            }
+                            DistributedDataParallel ddp(*conv, comm);
+                          }),
+                 {"MISMATCH", "strides"});
 }
 
 TEST(SameBatch, IsFoundInTheFirstStep) {

@@ -57,8 +57,8 @@ std::string Progress::describe(int epoch, std::size_t steps_done, const paceline
   constexpr std::size_t kWidth = 6;  // with the launcher's tag, the line should fit in 80 columns
   const std::size_t full = std::min(kWidth, kWidth * steps_done / options_.steps);
   const std::string bar = style_ == Style::Bar ? fmt::format("[{:-<{}}] ", std::string(full, '='), kWidth) : "step ";
-  return fmt::format("epoch {}/{} {}{}/{} loss {:.3f} {:.0f} samples/s {:.1f} % exposed ETA {}", epoch, options_.epochs,
-                     bar, steps_done, options_.steps, loss_, live.samples_per_s * options_.world_size,
+  return fmt::format("epoch {}/{} {}{}/{} loss {:.3f} {:.0f}/s {:.0f}% exposed ETA {}", epoch, options_.epochs, bar,
+                     steps_done, options_.steps, loss_, live.samples_per_s * options_.world_size,
                      live.exposed_share * 100, minutes(live.step_s * static_cast<double>(options_.steps - steps_done)));
 }
 

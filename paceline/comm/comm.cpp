@@ -43,7 +43,7 @@ void Comm::set_seed(std::uint64_t seed) const { state_->seed = seed; }
 
 Buffer Comm::allocate(std::size_t bytes) const {
   if (!state_->engine) return allocate_on_heap(bytes);
-  return state_->guarded([&] { return state_->engine->allocate(bytes); });
+  return state_->engine->allocate(bytes);
 }
 
 void Comm::all_reduce(Dtype dtype, std::span<std::byte> data, ReduceOp op) const {
@@ -119,6 +119,7 @@ std::vector<std::string> Comm::gather(const std::string& text) const {
 
 Comm::Work Comm::start(const Operation& operation) const {
   if (!state_->engine) return {};
+  if (!state_->orphans.empty()) state_->let_go_of_orphans();
   return {state_.get(), state_->guarded([&] { return state_->engine->start(operation); })};
 }
 
@@ -150,15 +151,20 @@ Comm Comm::split(int color, int key) const {
   std::sort(members.begin(), members.end());
 
   auto child = std::make_shared<State>();
-  child->name = fmt::format("{}/{}.{}", state_->name, state_->children++, color);
+  child->name = fmt::format("{}/{}.{}", state_->name, state_->child_count++, color);
   child->rank = static_cast<int>(std::find(members.begin(), members.end(), std::pair{key, rank()}) - members.begin());
   child->world_size = static_cast<int>(members.size());
   child->job_rank = state_->job_rank;
   child->timeline = state_->timeline;
   child->store = state_->store;
+  child->seed = state_->seed;
+  child->parent = state_;
   child->make_engine = state_->make_engine;
   if (child->world_size > 1) {
     child->engine = state_->guarded([&] { return child->make_engine(child->name, child->rank, child->world_size); });
+    const std::lock_guard lock(state_->family_mutex);
+    std::erase_if(state_->children, [](const auto& other) { return other.expired(); });
+    state_->children.push_back(child);
   }
   return Comm(std::move(child));
 }
@@ -176,15 +182,38 @@ void Comm::abort(const std::string& reason) const noexcept {
   if (!state_->engine) return;
   const Error cause(ErrorCode::Aborted, fmt::format("rank {} gave up: {}", state_->rank, reason), state_->rank,
                     state_->rank);
-  state_->engine->abort(cause);
+  state_->abort_family(cause);
   if (state_->store) state_->store->fail(state_->job_rank, to_string(cause.code()), cause.message());
 }
 
 Comm::State::~State() {
-  if (engine && std::uncaught_exceptions() > 0) {
-    engine->abort({ErrorCode::Aborted, fmt::format("rank {} left with an exception", rank), rank, rank});
-  }
   staging = {};  // before the engine it came from
+  if (!engine || std::uncaught_exceptions() == 0) {
+    let_go_of_orphans();
+  } else if (const auto known = parent.lock()) {
+    const std::lock_guard lock(known->family_mutex);
+    for (auto& orphan : orphans) known->orphans.push_back(std::move(orphan));
+    known->orphans.push_back(std::move(engine));
+  } else {
+    abort_family({ErrorCode::Aborted, fmt::format("rank {} left with an exception", rank), rank, rank});
+  }
+}
+
+void Comm::State::abort_family(const Error& cause) noexcept {
+  if (engine) engine->abort(cause);
+  const std::lock_guard lock(family_mutex);
+  for (const auto& orphan : orphans) orphan->abort(cause);
+  for (const auto& weak : children) {
+    if (const auto child = weak.lock()) child->abort_family(cause);
+  }
+}
+
+void Comm::State::let_go_of_orphans() {
+  const std::lock_guard lock(family_mutex);
+  for (const auto& orphan : orphans) {
+    orphan->abort({ErrorCode::Aborted, fmt::format("rank {} left with an exception", rank), rank, rank});
+  }
+  orphans.clear();
 }
 
 void Comm::State::tell(const Error& error) noexcept {
@@ -195,6 +224,7 @@ void Comm::State::tell(const Error& error) noexcept {
 
 void Comm::State::carry_out(const Operation& operation) {
   guarded([&] {
+    if (!orphans.empty()) let_go_of_orphans();
     const ScopedPhase phase(*timeline, Phase::Communication);
     const std::uint64_t number = engine->start(operation);
     engine->wait(number);

@@ -56,7 +56,8 @@ class Comm {
   std::optional<std::uint64_t> seed() const;
   void set_seed(std::uint64_t seed) const;
 
-  /// Memory that is reduced without being copied first. Not collective.
+  /// Memory that is reduced without being copied first. Not collective. Throws System when there is not enough; the
+  /// communicator lives on.
   Buffer allocate(std::size_t bytes) const;
 
   /// Reduces in place.
@@ -121,7 +122,8 @@ class Comm {
 
   /// Makes `cause` the communicator's failure on all ranks, unless it has one, and throws its failure.
   [[noreturn]] void fail(const Error& cause) const;
-  /// Makes this communicator and all ranks that wait in it fail with Aborted and this reason. From any thread.
+  /// Makes this communicator, those made from it, and all ranks that wait in them fail with Aborted and this reason.
+  /// From any thread.
   void abort(const std::string& reason) const noexcept;
 
  private:

@@ -2,7 +2,10 @@
 
 #include <functional>
 #include <memory>
+#include <mutex>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "paceline/comm/comm.h"
 #include "paceline/comm/store.h"
@@ -22,15 +25,23 @@ struct Comm::State {
   std::shared_ptr<Store> store;  // null where there is no launcher to tell of a failure
   MakeEngine make_engine;
   std::unique_ptr<Engine> engine;  // null in a world of one
-  std::uint64_t children = 0;
+  std::uint64_t child_count = 0;
   std::optional<std::uint64_t> seed;
   bool failure_told = false;
+
+  // abort() reaches the communicators made from this one, also from another thread.
+  std::mutex family_mutex;
+  std::weak_ptr<State> parent;
+  std::vector<std::weak_ptr<State>> children;
+  /// Engines of children that an exception has destroyed: their peers wait for the reason, which comes with abort().
+  std::vector<std::unique_ptr<Engine>> orphans;
   Buffer staging;  // for operands that the engine does not reach
 
   State() = default;
   State(const State&) = delete;
   State& operator=(const State&) = delete;
-  /// Tells the others if this rank leaves because of an exception.
+  /// Tells the others if this rank leaves because of an exception; a child leaves that to its parent, which may know
+  /// why.
   ~State();
 
   /// Calls `action`; a failure is told to the launcher, once, before it goes on.
@@ -44,6 +55,9 @@ struct Comm::State {
     }
   }
   void tell(const Error& error) noexcept;
+  void abort_family(const Error& cause) noexcept;
+  /// The exception that made them was caught: this rank goes on without them.
+  void let_go_of_orphans();
 
   /// Starts the operation, waits for it, and enters it in the timeline.
   void carry_out(const Operation& operation);

@@ -82,17 +82,16 @@ void Segment::discard(std::size_t offset, std::size_t bytes) noexcept {
 std::size_t SegmentHeap::allocate(std::size_t bytes) {
   bytes = whole_pages(std::max<std::size_t>(bytes, 1));
   std::lock_guard lock(mutex_);
-  std::size_t offset = end_;
   const auto hole = std::find_if(holes_.begin(), holes_.end(), [&](const auto& h) { return h.second >= bytes; });
+  const std::size_t offset = hole != holes_.end() ? hole->first : end_;
+  segment_.commit(offset, bytes);  // may throw: nothing is taken before
   if (hole != holes_.end()) {
-    offset = hole->first;
     const std::size_t rest = hole->second - bytes;
     holes_.erase(hole);
     if (rest > 0) holes_.emplace(offset + bytes, rest);
   } else {
     end_ += bytes;
   }
-  segment_.commit(offset, bytes);
   std::fill_n(segment_.data() + offset, bytes, std::byte{0});  // also faults the pages in
   return offset;
 }

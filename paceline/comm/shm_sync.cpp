@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "paceline/base/cpu.h"
 #include "paceline/comm/futex.h"
@@ -55,7 +56,7 @@ bool ShmSync::everyone(Counter counter, std::uint64_t& known, std::uint64_t numb
 
 void ShmSync::wait(Counter counter, std::uint64_t& known, std::uint64_t number) {
   if (spin(counter, known, number)) return;
-  const Deadline deadline(timeout_);
+  Nanoseconds waited{}, looked = now();
   for (;;) {
     check();
     const std::uint32_t bell = own_.doorbell.load(std::memory_order_seq_cst);
@@ -65,7 +66,9 @@ void ShmSync::wait(Counter counter, std::uint64_t& known, std::uint64_t number) 
     own_.sleeping.store(0, std::memory_order_seq_cst);
     if (ready || everyone(counter, known, number)) return;
     look_for_lost_peers(counter, number);
-    if (deadline.passed()) time_out(counter, number);
+    // A look-up that took long is this rank's own absence (a suspended job), not a peer's.
+    waited += std::min(now() - std::exchange(looked, now()), 5 * kLookUp);
+    if (waited >= timeout_) time_out(counter, number);
   }
 }
 

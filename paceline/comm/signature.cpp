@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <string_view>
 
 namespace paceline {
 
@@ -33,11 +34,17 @@ std::string describe(const Signature& signature) {
   return text + ")";
 }
 
+static bool in_backward(const Signature& signature) {
+  const std::string_view label(signature.label);
+  return label.starts_with("step ") || label.starts_with("bucket ");
+}
+
 Error mismatch(int rank, const Signature& first, int peer, const Signature& theirs) {
   return Error(ErrorCode::Mismatch,
                fmt::format("rank 0 calls {}, but rank {} calls {}. No data was combined; all ranks must make the same "
-                           "calls in the same order",
-                           describe(first), peer, describe(theirs)),
+                           "calls in the same order{}",
+                           describe(first), peer, describe(theirs),
+                           in_backward(first) || in_backward(theirs) ? " ('step' and 'bucket' are backward())" : ""),
                rank, peer);
 }
 

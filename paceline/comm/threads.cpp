@@ -22,29 +22,40 @@ class ThreadWorld {
 
   std::unique_ptr<Engine> make_engine(const std::string& name, int rank, int world_size) {
     if (options_.engine == ThreadEngine::Messages) {
-      auto hub = shared(hubs_, name, [&] { return std::make_shared<MessageHub>(world_size, options_.faults); });
+      auto hub =
+          shared(hubs_, name, world_size, [&] { return std::make_shared<MessageHub>(world_size, options_.faults); });
       return std::make_unique<MessageEngine>(std::make_unique<ThreadTransport>(std::move(hub), rank),
                                              options_.comm.timeout);
     }
     ShmGroup group;
     group.rank = rank;
-    group.segments = shared(segments_, name, [&] { return make_thread_segments(world_size); });
+    group.segments = shared(segments_, name, world_size, [&] { return make_thread_segments(world_size); });
     group.links.resize(group.segments.size());
     return std::make_unique<ShmEngine>(std::move(group), name, options_.comm.timeout);
   }
 
  private:
+  /// Kept until all ranks have asked for it; from then on they keep it themselves.
+  template <class T>
+  struct Meeting {
+    T shared;
+    int missing;
+  };
+
   template <class T, class Make>
-  T shared(std::map<std::string, T>& all, const std::string& name, Make&& make) {
+  T shared(std::map<std::string, Meeting<T>>& all, const std::string& name, int world_size, Make&& make) {
     std::lock_guard lock(mutex_);
-    const auto found = all.find(name);
-    return found != all.end() ? found->second : all.emplace(name, make()).first->second;
+    auto found = all.find(name);
+    if (found == all.end()) found = all.emplace(name, Meeting<T>{make(), world_size}).first;
+    T shared = found->second.shared;
+    if (--found->second.missing == 0) all.erase(found);
+    return shared;
   }
 
   const ThreadWorldOptions options_;
   std::mutex mutex_;
-  std::map<std::string, std::shared_ptr<MessageHub>> hubs_;
-  std::map<std::string, std::vector<std::shared_ptr<Segment>>> segments_;
+  std::map<std::string, Meeting<std::shared_ptr<MessageHub>>> hubs_;
+  std::map<std::string, Meeting<std::vector<std::shared_ptr<Segment>>>> segments_;
 };
 
 Comm make_comm(const std::shared_ptr<ThreadWorld>& world, int rank, int world_size) {
@@ -71,14 +82,19 @@ void run_ranks(int world_size, const std::function<void(Comm)>& body, const Thre
   std::exception_ptr first;
   const auto run_rank = [&](int rank) {
     Comm comm = std::move(comms[rank]);
-    try {
-      body(comm);
-    } catch (const std::exception& error) {
+    const auto failed = [&](const char* reason) {
       {
         std::lock_guard lock(mutex);
         if (!first) first = std::current_exception();
       }
-      comm.abort(error.what());
+      comm.abort(reason);
+    };
+    try {
+      body(comm);
+    } catch (const std::exception& error) {
+      failed(error.what());
+    } catch (...) {
+      failed("an exception that is no std::exception");
     }
   };
   std::vector<std::thread> threads;

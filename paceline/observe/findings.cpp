@@ -150,7 +150,7 @@ Finding waiting(const Report& report, Severity severity) {
         waits, slow ? slow->ratio : 1.0);
     finding.fix =
         "Not the network: even out the work between batches (group samples of similar length), give each rank "
-        "its own cores, or allow staleness.";
+        "its own cores.";
     return finding;
   }
 
@@ -178,17 +178,14 @@ Finding transferring(const Report& report, Severity severity) {
       duration_text(mean.exposed_comm_s), share_text(share_of(mean.exposed_comm_s, mean.step_s())),
       duration_text(mean.transfer_s), duration_text(mean.wait_for_peers_s),
       share_text(share_of(mean.hidden_comm_s, in_all_s)));
-  // Accumulating over k steps: f' = f / (f + k (1 - f)).
-  constexpr double kSteps = 4;
+  // With k times the samples a step: f' = f / (f + k (1 - f)).
+  constexpr double kTimes = 4;
   const double f = share_of(mean.exposed_comm_s, mean.step_s());
   finding.fix = fmt::format(
-      "A larger batch per rank, or gradient accumulation: over 4 batches it would bring the share "
-      "down to {}",
-      share_text(f / (f + kSteps * (1 - f))));
-  if (report.run.hosts.size() > 1 && report.config.codec == "none") {
-    finding.fix += "; or a codec, which sends a quarter or less between hosts";
-  }
-  finding.fix += ".";
+      "A larger batch per rank: with 4 times the samples a step, the share comes down to about {}. If the bytes are "
+      "few "
+      "for that time, ranks were off their cores: run no more of them than there are.",
+      share_text(f / (f + kTimes * (1 - f))));
   return finding;
 }
 
@@ -212,10 +209,7 @@ void judge_optimizer(const Report& report, Findings& out) {
   if (share <= kOptimizer) return;
   Finding finding = costly("optimizer", Severity::Warning, cost_s, report.breakdown.step_s());
   finding.evidence = fmt::format("The optimizer takes {} of each step ({}).", duration_text(cost_s), share_text(share));
-  finding.fix = report.run.world > 1
-                    ? "Use the sharded optimizer, so that each rank steps its share of the parameters, "
-                      "or a larger batch per rank."
-                    : "Use a larger batch, so that it steps less often, or an optimizer with less state.";
+  finding.fix = "Use a larger batch, so that it steps less often, or an optimizer with less state.";
   out.push_back(finding);
 }
 
@@ -265,7 +259,7 @@ void judge_sharing(const Report& report, Findings& out) {
       speedup, share_text(share_of(mean.exposed_comm_s, step_s)), duration_text(unexplained_s));
   finding.fix =
       "The ranks of a host share something: memory bandwidth, cache, clock speed or, with too many threads, "
-      "cores. Try fewer ranks with more threads each, or more hosts.";
+      "cores. Try fewer ranks with more threads each.";
   out.push_back(finding);
 }
 

@@ -39,7 +39,8 @@ constexpr const char* kHelp =
     "When a worker fails, the others get --grace seconds to end by themselves, then SIGTERM and 5 s later SIGKILL.\n"
     "The end of the output says which rank failed first and how, and the exit code is that worker's (128 + signal\n"
     "if a signal killed it). Ctrl-C goes to all workers once; a second one kills them. No process is left behind.\n"
-    "Other exit codes: 64 bad use, 126 program not executable, 127 program not found, 130 Ctrl-C, 141 the reader of "
+    "Other exit codes: 64 bad use, 74 output not writable, 143 SIGTERM, 126 program not executable, 127 program not "
+    "found, 130 Ctrl-C, 141 the reader of "
     "the\n"
     "output went away.\n";
 
@@ -105,7 +106,7 @@ void add_run_command(CLI::App& app, Invocation& invocation) {
       ->type_name("K");
   command->add_option("--run-dir", arguments->run_dir, "A folder for the job's files: PACELINE_RUN_DIR")
       ->type_name("DIR");
-  command->add_option("--timeout", arguments->timeout, "How long a rank may be silent before the others give up")
+  command->add_option("--timeout", arguments->timeout, "How long a rank waits for another (300): PACELINE_TIMEOUT")
       ->type_name("SECONDS");
   command->add_option("--grace", arguments->grace, "After a failure: how long the others get to end by themselves (2)")
       ->type_name("SECONDS");

@@ -2,30 +2,34 @@
 
 #include <ATen/record_function.h>
 
+#include <algorithm>
 #include <memory>
+#include <vector>
 
 namespace paceline {
 namespace {
 
-thread_local Timeline* watched = nullptr;
+thread_local std::vector<Timeline*> watched;
 
 std::unique_ptr<at::ObserverContext> on_node(const at::RecordFunction&) {
-  if (watched != nullptr && watched->phase() == Phase::Forward) watched->enter(Phase::Backward);
+  for (Timeline* timeline : watched) {
+    if (timeline->phase() == Phase::Forward) timeline->enter(Phase::Backward);
+  }
   return nullptr;
 }
 
 }  // namespace
 
 BackwardWatch::BackwardWatch(Timeline& timeline)
-    : before_(watched),
+    : timeline_(timeline),
       handle_(at::addThreadLocalCallback(
           at::RecordFunctionCallback(&on_node).scopes({at::RecordScope::BACKWARD_FUNCTION}))) {
-  watched = &timeline;
+  watched.push_back(&timeline);
 }
 
 BackwardWatch::~BackwardWatch() {
   at::removeCallback(handle_);
-  watched = before_;
+  watched.erase(std::find(watched.begin(), watched.end(), &timeline_));
 }
 
 }  // namespace paceline

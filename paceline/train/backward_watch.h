@@ -7,7 +7,7 @@
 namespace paceline {
 
 /// Moves a timeline from Forward to Backward when autograd runs its first node on this thread. Libtorch calls a plain
-/// function there, so the timeline is found through a thread-local pointer. Destroy on the thread that constructed it.
+/// function there, so it finds timelines through a thread-local list. Destroy on the thread that constructed it.
 class BackwardWatch {
  public:
   explicit BackwardWatch(Timeline& timeline);
@@ -16,7 +16,7 @@ class BackwardWatch {
   BackwardWatch& operator=(const BackwardWatch&) = delete;
 
  private:
-  Timeline* before_;
+  Timeline& timeline_;
   std::uint64_t handle_;
 };
 

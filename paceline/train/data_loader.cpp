@@ -35,6 +35,7 @@ struct DataLoader::State {
 
   std::size_t batches() const { return (sampler.samples_per_epoch() + options.batch_size - 1) / options.batch_size; }
   Batch read(const std::vector<std::uint64_t>& of, std::size_t batch) const;
+  void require_same_order() const;
   void begin_epoch();
   Batch next();  // only while taken < total
   void run();
@@ -108,6 +109,7 @@ DataLoader::State::State(std::shared_ptr<const Dataset> from, const Comm& with, 
   if (options.batch_size == 0) {
     throw Error(ErrorCode::InvalidArgument, "DataLoader: the batch size must be at least 1");
   }
+  require_same_order();
   comm.timeline().set_steps_begin_in_loader();
   for (std::size_t i = 0; i < options.threads; ++i) threads.emplace_back([this] { run(); });
 }
@@ -119,6 +121,22 @@ DataLoader::State::~State() {
   }
   changed.notify_all();
   for (std::thread& thread : threads) thread.join();
+}
+
+// Ranks that shuffle differently would read some samples twice and others never.
+void DataLoader::State::require_same_order() const {
+  const char* order = options.order == SampleOrder::Shuffled ? "shuffled" : "sequential";
+  const char* tail = options.tail == SampleTail::Pad ? "padded" : options.tail == SampleTail::Drop ? "cut" : "exact";
+  const auto all = comm.gather(fmt::format("{} samples in batches of {}, seed {}, {}, {}", dataset->size(),
+                                           options.batch_size, options.seed, order, tail));
+  const auto other = std::find_if(all.begin(), all.end(), [&](const std::string& text) { return text != all[0]; });
+  if (other == all.end()) return;
+  const auto peer = static_cast<int>(other - all.begin());
+  comm.fail({ErrorCode::Mismatch,
+             fmt::format("DataLoader: rank 0 reads {}, but rank {} reads {}. All ranks must give the same: the loader "
+                         "itself gives each its part",
+                         all[0], peer, *other),
+             comm.rank(), peer});
 }
 
 void DataLoader::State::begin_epoch() {

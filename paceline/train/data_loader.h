@@ -52,13 +52,14 @@ struct LoaderOptions {
   std::size_t threads = 1;
 };
 
-/// Gives each rank its part of a data set, in another order every epoch. It knows rank and world from `comm`, so two
-/// ranks cannot be fed the same sample, and it counts epochs itself.
+/// Gives each rank its part of a data set, in another order every epoch. It knows rank and world from `comm`, so no two
+/// ranks are fed the same sample (but for what Pad repeats to make their parts equal), and it counts epochs itself.
 ///
 ///     for (auto& batch : loader.epoch()) { ... }
 ///
-/// Throws InvalidArgument for a batch size of 0 or fewer samples than ranks. An exception of the data set's comes out
-/// of the loop. Time spent waiting in it goes to the step's account as "data_wait".
+/// Construction is collective and throws Mismatch unless all ranks give the same size, batch size, seed, order and
+/// tail. Throws InvalidArgument for a batch size of 0 or fewer samples than ranks. An exception of the data set's comes
+/// out of the loop. Time spent waiting in it goes to the step's account as "data_wait".
 class DataLoader {
  public:
   DataLoader(std::shared_ptr<const Dataset> dataset, const Comm& comm, LoaderOptions options = {});

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
 #include <optional>
 
@@ -56,8 +57,9 @@ std::vector<std::int64_t> slot_strides(const torch::Tensor& parameter) {
 
 }  // namespace
 
-DistributedDataParallel::DistributedDataParallel(torch::nn::Module& module, Comm comm, DataParallelOptions options)
-    : state_(std::make_unique<State>(module, std::move(comm), std::move(options))) {}
+DistributedDataParallel::DistributedDataParallel(torch::nn::Module& module, const Comm& comm,
+                                                 DataParallelOptions options)
+    : state_(std::make_unique<State>(module, comm, std::move(options))) {}
 
 DistributedDataParallel::~DistributedDataParallel() = default;
 
@@ -78,8 +80,8 @@ std::uint64_t DistributedDataParallel::require_averaged(std::uint64_t rounds_bef
   return state_->require_averaged(rounds_before);
 }
 
-DistributedDataParallel::State::State(torch::nn::Module& module, Comm with, DataParallelOptions how)
-    : comm(std::move(with)),
+DistributedDataParallel::State::State(torch::nn::Module& module, const Comm& with, DataParallelOptions how)
+    : comm(with.duplicate()),
       options(std::move(how)),
       replica(checked_replica(module, comm, options.name)),
       parameters(trainable(replica)),
@@ -119,6 +121,13 @@ void DistributedDataParallel::State::take_gradient(std::size_t index) {
   torch::Tensor& gradient = parameters[index].tensor.mutable_grad();
   const torch::Tensor& slot = slots[index];
   if (comm.world_size() == 1 || gradient.is_alias_of(slot)) return reducer.mark_ready(index);
+  if (gradient.requires_grad()) {
+    comm.fail({ErrorCode::InvalidArgument,
+               fmt::format("backward(create_graph=true) reached parameter '{}': an averaged gradient has no graph. Use "
+                           "torch::autograd::grad for the inner derivative",
+                           parameters[index].name),
+               comm.rank()});
+  }
   if (gradient.layout() != torch::kStrided) {
     comm.fail({ErrorCode::InvalidArgument,
                fmt::format("parameter '{}' has a sparse gradient, which is not averaged yet; use a dense one",
@@ -138,8 +147,9 @@ void DistributedDataParallel::State::take_gradient(std::size_t index) {
 // All hooks of this backward have run.
 void DistributedDataParallel::State::finish_round() {
   const torch::NoGradGuard no_grad;
+  require_still_frozen();
   for (const std::size_t index : reducer.absent()) contribute_absent(index);
-  const bool moved = reducer.finish();
+  if (reducer.finish()) move_gradients();
   for (auto& [index, before] : absent) {
     if (reducer.took_part(index)) {
       if (comm.world_size() > 1) parameters[index].tensor.mutable_grad() = slots[index];
@@ -148,7 +158,6 @@ void DistributedDataParallel::State::finish_round() {
     }
   }
   absent.clear();
-  if (moved) move_gradients();
   for (const auto& [a, b] : reducer.twins()) {
     recorder.add_finding(
         {.id = "same_batch",
@@ -163,7 +172,7 @@ void DistributedDataParallel::State::finish_round() {
 // accumulated, or zeros. Remembered, since a gradient that no rank computed must stay as it is.
 void DistributedDataParallel::State::contribute_absent(std::size_t index) {
   const NamedTensor& parameter = parameters[index];
-  if (!hooks.still_watches(index, parameter.tensor)) fail_changed(index);
+  if (!hooks.still_watches(index, parameter.tensor)) fail_changed(parameter.name);
   torch::Tensor& gradient = parameter.tensor.mutable_grad();
   if (comm.world_size() > 1) {
     if (!gradient.defined()) {
@@ -200,14 +209,38 @@ void DistributedDataParallel::State::move_gradients() {
 
 std::uint64_t DistributedDataParallel::State::require_averaged(std::uint64_t rounds_before) {
   if (reducer.in_round()) fail_abandoned();
+  require_still_frozen();
   if (reducer.rounds() > rounds_before) return reducer.rounds();
   for (std::size_t index = 0; index < parameters.size(); ++index) {
-    if (!hooks.still_watches(index, parameters[index].tensor)) fail_changed(index);
+    if (!hooks.still_watches(index, parameters[index].tensor)) fail_changed(parameters[index].name);
   }
   comm.fail({ErrorCode::Aborted,
              "optimizer.step() was called on gradients that were never averaged: no backward() has reached this model "
              "since the last step",
              comm.rank(), comm.rank()});
+}
+
+void DistributedDataParallel::State::require_still_frozen() {
+  if (parameters.size() == replica.parameters.size()) return;
+  std::size_t trained = 0;  // both lists are in the same order
+  for (const NamedTensor& parameter : replica.parameters) {
+    if (trained < parameters.size() && parameters[trained].tensor.is_same(parameter.tensor)) ++trained;
+    else if (parameter.tensor.requires_grad()) fail_changed(parameter.name);
+  }
+}
+
+void DistributedDataParallel::require_parameters(const std::vector<torch::Tensor>& of_optimizer) const {
+  for (const torch::Tensor& tensor : of_optimizer) {
+    const auto& known = state_->replica.parameters;
+    const auto same = [&](const NamedTensor& parameter) { return parameter.tensor.is_same(tensor); };
+    if (std::any_of(known.begin(), known.end(), same)) continue;
+    throw Error(
+        ErrorCode::InvalidArgument,
+        fmt::format("the optimizer was given a parameter that does not belong to the wrapped model '{}', so that "
+                    "its gradient would not be averaged; wrap all of what it trains",
+                    state_->options.name),
+        state_->comm.rank());
+  }
 }
 
 void DistributedDataParallel::State::fail_abandoned() {
@@ -219,12 +252,12 @@ void DistributedDataParallel::State::fail_abandoned() {
        comm.rank(), comm.rank()});
 }
 
-void DistributedDataParallel::State::fail_changed(std::size_t index) {
+void DistributedDataParallel::State::fail_changed(const std::string& name) {
   comm.fail(
       {ErrorCode::Aborted,
-       fmt::format("rank {}: parameter '{}' was cast, moved or frozen after its module was wrapped, so its gradient "
-                   "is not averaged any more; wrap the module after it has its final type",
-                   comm.rank(), parameters[index].name),
+       fmt::format("parameter '{}' was cast, moved, frozen or unfrozen after its module was wrapped (on rank {}), so "
+                   "its gradient is not averaged; wrap the module in the form in which it is trained",
+                   name, comm.rank()),
        comm.rank(), comm.rank()});
 }
 

@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -15,7 +16,7 @@ namespace paceline {
 
 /// Between libtorch's hooks and the reducer: where gradients lie, and when a backward begins and ends.
 struct DistributedDataParallel::State {
-  State(torch::nn::Module& module, Comm comm, DataParallelOptions options);
+  State(torch::nn::Module& module, const Comm& with, DataParallelOptions options);
   ~State();
 
   void on_gradient(std::size_t index);
@@ -27,9 +28,10 @@ struct DistributedDataParallel::State {
   void move_gradients();
   std::uint64_t require_averaged(std::uint64_t rounds_before);
   [[noreturn]] void fail_abandoned();
-  [[noreturn]] void fail_changed(std::size_t index);
+  void require_still_frozen();
+  [[noreturn]] void fail_changed(const std::string& name);
 
-  const Comm comm;
+  const Comm comm;  // its own: models whose backwards interleave must not mix
   const DataParallelOptions options;
   const std::chrono::system_clock::time_point started = std::chrono::system_clock::now();
   const Replica replica;

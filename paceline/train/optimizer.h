@@ -23,10 +23,14 @@ class Optimizer final : public Base {
  public:
   template <class Options>
   Optimizer(DistributedDataParallel& ddp, std::vector<torch::Tensor> parameters, Options options)
-      : Base(std::move(parameters), std::move(options)), ddp_(ddp) {}
+      : Base(std::move(parameters), std::move(options)), ddp_(ddp) {
+    require_parameters();
+  }
   template <class Options>
   Optimizer(DistributedDataParallel& ddp, std::vector<torch::optim::OptimizerParamGroup> groups, Options options)
-      : Base(std::move(groups), std::move(options)), ddp_(ddp) {}
+      : Base(std::move(groups), std::move(options)), ddp_(ddp) {
+    require_parameters();
+  }
 
   torch::Tensor step(torch::optim::Optimizer::LossClosure closure = nullptr) override {
     const bool has_closure = closure != nullptr;  // then backward runs inside step()
@@ -56,6 +60,10 @@ class Optimizer final : public Base {
   }
 
  private:
+  void require_parameters() {
+    for (auto& group : this->param_groups()) ddp_.require_parameters(group.params());
+  }
+
   DistributedDataParallel& ddp_;
   std::uint64_t rounds_ = 0;
 };

@@ -1,6 +1,7 @@
 #include "paceline/train/replica.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <unordered_set>
@@ -13,8 +14,11 @@ namespace {
 std::string line_of(const char* kind, const NamedTensor& named) {
   std::string shape;
   for (const auto size : named.tensor.sizes()) shape += fmt::format("{}{}", shape.empty() ? "" : ", ", size);
-  return fmt::format("{} '{}' {} [{}]{}\n", kind, named.name, c10::toString(named.tensor.scalar_type()), shape,
-                     named.tensor.requires_grad() ? "" : " frozen");
+  // Gradients have their parameter's layout.
+  const std::string layout =
+      named.tensor.is_contiguous() ? "" : fmt::format(" strides {}", fmt::join(named.tensor.strides(), ","));
+  return fmt::format("{} '{}' {} [{}]{}{}\n", kind, named.name, c10::toString(named.tensor.scalar_type()), shape,
+                     layout, named.tensor.requires_grad() ? "" : " frozen");
 }
 
 std::string describe(const Replica& replica) {
