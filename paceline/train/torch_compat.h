@@ -1,6 +1,6 @@
 #pragma once
 
-// The one place that knows how libtorch versions differ. Checked with 1.13.1 and 2.x.
+// The one place that knows how libtorch versions may differ. Built and tested with 1.13.1.
 
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/function.h>
