@@ -81,9 +81,9 @@ TEST(LauncherFailure, ARankThatLeavesBeforeJoiningFailsTheJob) {
 // ---- Signals, and no process left behind.
 
 TEST(LauncherSignals, CtrlCReachesEachWorkerOnce) {
-  // sh runs the trap when its wait is interrupted; a second SIGINT would run it again.
-  Job job(
-      run_sh(2, "trap 'echo interrupted' INT; sleep 1000 & echo ready; wait; echo leaving; exit 0", {"--grace", "60"}));
+  // A second SIGINT would run the trap again. It ends what sh waits for, or is about to wait for.
+  Job job(run_sh(2, "trap 'echo interrupted; kill $!' INT; sleep 1000 & echo ready; wait; echo leaving; exit 0",
+                 {"--grace", "60"}));
   ASSERT_TRUE(eventually([&] {
     job.read_some();
     return count(job.out(), "ready") == 2;
