@@ -29,8 +29,12 @@ int whole_number(const char* name, int least) {
   return value;
 }
 
-Comm connect(const std::shared_ptr<Store>& store, const std::string& name, int rank, int world_size,
-             CommOptions options) {
+}  // namespace
+
+Comm Comm::solo() { return Comm(std::make_shared<State>()); }
+
+Comm Comm::over_shared_memory(const std::shared_ptr<Store>& store, const std::string& name, int rank, int world_size,
+                              CommOptions options) {
   if (world_size < 1 || rank < 0 || rank >= world_size) {
     throw Error(ErrorCode::InvalidArgument, fmt::format("there is no rank {} in a world of {}", rank, world_size));
   }
@@ -49,15 +53,6 @@ Comm connect(const std::shared_ptr<Store>& store, const std::string& name, int r
   return Comm(std::move(state));
 }
 
-}  // namespace
-
-Comm Comm::solo() { return Comm(std::make_shared<State>()); }
-
-Comm Comm::over_shared_memory(const std::shared_ptr<Store>& store, const std::string& name, int rank, int world_size,
-                              CommOptions options) {
-  return connect(store, name, rank, world_size, options);
-}
-
 Comm Comm::from_env() {
   if (!variable("WORLD_SIZE")) return solo();
   const int world_size = whole_number("WORLD_SIZE", 1);
@@ -74,7 +69,7 @@ Comm Comm::from_env() {
   CommOptions options;
   if (variable("PACELINE_TIMEOUT")) options.timeout = std::chrono::seconds(whole_number("PACELINE_TIMEOUT", 1));
   auto store = connect_store(*address, Deadline(options.timeout));
-  Comm comm = connect(store, "world", rank, world_size, options);
+  Comm comm = over_shared_memory(store, "world", rank, world_size, options);
   store->set(fmt::format("joined/{}", rank), "1");  // the launcher tells workers that end before they joined
   return comm;
 }

@@ -81,37 +81,39 @@ void check_same_user(int link) {
   }
 }
 
-void send_hello(int link, const Hello& hello, int segment_fd) {
-  iovec data{const_cast<Hello*>(&hello), sizeof hello};
+/// A message that holds a Hello and has room for one descriptor.
+struct Envelope {
+  iovec data;
   alignas(cmsghdr) char space[CMSG_SPACE(sizeof(int))] = {};
   msghdr message{};
-  message.msg_iov = &data;
-  message.msg_iovlen = 1;
-  message.msg_control = space;
-  message.msg_controllen = sizeof space;
-  cmsghdr* attached = CMSG_FIRSTHDR(&message);
+
+  explicit Envelope(Hello& hello) : data{&hello, sizeof hello} {
+    message.msg_iov = &data;
+    message.msg_iovlen = 1;
+    message.msg_control = space;
+    message.msg_controllen = sizeof space;
+  }
+};
+
+void send_hello(int link, const Hello& hello, int segment_fd) {
+  Envelope envelope(const_cast<Hello&>(hello));
+  cmsghdr* attached = CMSG_FIRSTHDR(&envelope.message);
   attached->cmsg_level = SOL_SOCKET;
   attached->cmsg_type = SCM_RIGHTS;
   attached->cmsg_len = CMSG_LEN(sizeof(int));
   std::memcpy(CMSG_DATA(attached), &segment_fd, sizeof segment_fd);
-  if (sendmsg(link, &message, MSG_NOSIGNAL) != sizeof hello)
+  if (sendmsg(link, &envelope.message, MSG_NOSIGNAL) != sizeof hello)
     throw system_error("cannot pass shared memory to a peer", errno);
 }
 
 std::pair<Hello, UniqueFd> receive_hello(int link, Deadline deadline) {
   wait_readable(link, deadline, "waiting for a peer's shared memory");
   Hello hello{};
-  iovec data{&hello, sizeof hello};
-  alignas(cmsghdr) char space[CMSG_SPACE(sizeof(int))] = {};
-  msghdr message{};
-  message.msg_iov = &data;
-  message.msg_iovlen = 1;
-  message.msg_control = space;
-  message.msg_controllen = sizeof space;
-  const ssize_t got = recvmsg(link, &message, MSG_CMSG_CLOEXEC);
+  Envelope envelope(hello);
+  const ssize_t got = recvmsg(link, &envelope.message, MSG_CMSG_CLOEXEC);
   if (got < 0) throw system_error("cannot receive a peer's shared memory", errno);
   UniqueFd segment;
-  const cmsghdr* attached = CMSG_FIRSTHDR(&message);
+  const cmsghdr* attached = CMSG_FIRSTHDR(&envelope.message);
   if (attached != nullptr && attached->cmsg_type == SCM_RIGHTS && attached->cmsg_len == CMSG_LEN(sizeof(int))) {
     int fd = -1;
     std::memcpy(&fd, CMSG_DATA(attached), sizeof fd);
