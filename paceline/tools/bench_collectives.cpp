@@ -19,7 +19,7 @@ constexpr std::array kCollectives{
     CollectiveTraits{Collective::ReduceScatter, "reduce_scatter", true, false, true, Total, Part, false, false, true,
                      1},
     CollectiveTraits{Collective::AllGather, "all_gather", false, false, true, Part, Total, false, false, true, 1},
-    CollectiveTraits{Collective::Broadcast, "broadcast", false, true, false, Total, Total, false, false, false, 0},
+    CollectiveTraits{Collective::Broadcast, "broadcast", false, true, false, Total, Total, true, false, false, 0},
     CollectiveTraits{Collective::Barrier, "barrier", false, false, false, Total, Total, false, false, false, 0},
 };
 

@@ -13,7 +13,7 @@
 namespace paceline::tools {
 namespace {
 
-constexpr double kWidth = 860, kLeft = 90, kRight = 840;
+constexpr double kWidth = 870, kHeight = 830, kLeft = 90, kRight = 840;
 constexpr const char* kInk = "#333333";
 constexpr const char* kGrid = "#e6e6e6";
 
@@ -78,13 +78,13 @@ std::string bench_plot(const BenchReport& report) {
     return result.busbw_gbps / *result.roofline_fraction;
   };
   std::string svg = fmt::format(
-      "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{0}\" height=\"820\" viewBox=\"0 0 {0} 820\" "
-      "font-family=\"sans-serif\" fill=\"{1}\">\n<rect width=\"100%\" height=\"100%\" fill=\"#ffffff\"/>\n",
-      kWidth, kInk);
+      "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{0}\" height=\"{1}\" viewBox=\"0 0 {0} {1}\" "
+      "font-family=\"sans-serif\" fill=\"{2}\">\n<rect width=\"100%\" height=\"100%\" fill=\"#ffffff\"/>\n",
+      kWidth, kHeight, kInk);
   svg += title(report) + legend(report, time_us, 76);
-  svg += panel(report, "time of a call, p50 of the slowest rank (us)", time_us, 110, 410);
-  svg += panel(report, "bus bandwidth (GB/s)", busbw, 470, 770);
-  return svg + text((kLeft + kRight) / 2, 808, "middle", "size (bytes; K, M and G are binary)") + "</svg>\n";
+  svg += panel(report, "time of a call, p50 of the slowest rank (us)", time_us, 120, 420);
+  svg += panel(report, "bus bandwidth (GB/s)", busbw, 480, 780);
+  return svg + text((kLeft + kRight) / 2, 818, "middle", "size (bytes; K, M and G are binary)") + "</svg>\n";
 }
 
 namespace {
@@ -112,8 +112,8 @@ std::string legend(const BenchReport& report, const Value& value, double y) {
                        x + 28, y, series.colour, series.limit ? " stroke-dasharray=\"6 4\"" : "");
     svg += text(x + 34, y + 4, "start",
                 fmt::format("{}{}", series.place == Place::InPlace ? "in place" : "out of place",
-                            series.limit ? ": limit, the kernel alone" : ""));
-    x += series.limit ? 240 : 130;
+                            series.limit ? ", its limit: the kernel alone" : ""));
+    x += series.limit ? 265 : 120;
   }
   return svg;
 }
