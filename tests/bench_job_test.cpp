@@ -133,7 +133,7 @@ TEST(BenchJob, IsAWorkerInsideOfAJob) {
 
 TEST(BenchJob, BadUseIsOneLineAndExitCode64) {
   const std::vector<std::pair<std::vector<std::string>, std::string>> cases = {
-      {{}, "collective is required"},
+      {{}, "COLLECTIVE is required"},
       {{"allreduce"}, "there is no collective \"allreduce\"; take one of all_reduce, reduce_scatter"},
       {{"all_reduce", "-n", "0"}, "-n: takes a whole number from 1 to 1024, not \"0\""},
       {{"all_reduce", "-b", "10"}, "-b 10 is no multiple of 4 bytes (float32); take 8 or 12"},

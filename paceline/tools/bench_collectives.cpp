@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <array>
-#include <string>
 
 #include "paceline/base/error.h"
 
@@ -26,12 +25,19 @@ constexpr std::array kCollectives{
 }  // namespace
 
 const CollectiveTraits& collective_named(std::string_view name) {
-  std::string names;
   for (const CollectiveTraits& traits : kCollectives) {
     if (traits.name == name) return traits;
+  }
+  throw Error(ErrorCode::InvalidArgument,
+              fmt::format("there is no collective \"{}\"; take one of {}", name, collective_names()));
+}
+
+std::string collective_names() {
+  std::string names;
+  for (const CollectiveTraits& traits : kCollectives) {
     names += fmt::format("{}{}", names.empty() ? "" : ", ", traits.name);
   }
-  throw Error(ErrorCode::InvalidArgument, fmt::format("there is no collective \"{}\"; take one of {}", name, names));
+  return names;
 }
 
 double bus_factor(const CollectiveTraits& traits, int world_size) {

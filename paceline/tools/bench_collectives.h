@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <string_view>
 
 #include "paceline/comm/comm.h"
@@ -28,6 +29,9 @@ struct CollectiveTraits {
 
 /// Throws InvalidArgument, listing the names there are.
 const CollectiveTraits& collective_named(std::string_view name);
+
+/// All names, e.g. "all_reduce, reduce_scatter".
+std::string collective_names();
 
 /// What algbw is multiplied with so that figures of different world sizes compare with the limit of the hardware, as in
 /// nccl-tests (doc/PERFORMANCE.md there).

@@ -66,6 +66,12 @@ struct Arguments {
   bool no_check = false, check = false, dirty = false, in_place = false, out_of_place = false;
 };
 
+class BenchFormatter final : public CLI::Formatter {
+  std::string make_usage(const CLI::App*, std::string) const override {
+    return "Usage: paceline bench COLLECTIVE [OPTIONS]\n";
+  }
+};
+
 BenchOptions options_of(const Arguments& arguments);
 void start(const Arguments& arguments, Invocation& invocation);
 int whole_number(const std::string& option, const std::string& text, int from, int to);
@@ -80,9 +86,8 @@ void add_bench_command(CLI::App& app, Invocation& invocation) {
   const auto option = [&](const char* name, std::string& value, const char* type, const char* text) {
     command->add_option(name, value, text)->type_name(type);
   };
-  command->add_option("collective", arguments->collective, "What to measure, e.g. all_reduce")
-      ->type_name("COLLECTIVE")
-      ->required();
+  command->formatter(std::make_shared<BenchFormatter>());
+  command->add_option("COLLECTIVE", arguments->collective, "One of " + collective_names())->type_name("")->required();
   option("-n,--workers", arguments->workers, "N", "How many workers to start (the usable cores, at least 2)");
   option("-b,--from", arguments->from, "SIZE", "The smallest size in bytes; K, M and G are binary (8)");
   option("-e,--to", arguments->to, "SIZE", "The largest (128M)");
