@@ -86,7 +86,7 @@ TEST(BenchJob, WritesTheTableTheFiguresAndThePlot) {
 TEST(BenchJob, FiguresCanTakeTheTablesPlace) {
   Job job(bench({"all_reduce", "-n", "2", "-b", "4K", "-e", "4K", "--json", "-"}));
   EXPECT_EQ(job.wait(), 0) << job.err();
-  EXPECT_EQ(json::parse(job.out()).at("results").size(), 1u);
+  EXPECT_EQ(json::parse(job.out()).at("results").size(), 2u);
 }
 
 TEST(BenchJob, EveryCollectiveRunsInEveryWay) {
@@ -97,6 +97,11 @@ TEST(BenchJob, EveryCollectiveRunsInEveryWay) {
       {"reduce_scatter", "-n", "3", "--type", "int64", "--in-place"},
       {"all_gather", "-n", "3", "--type", "uint8", "--out-of-place"},
       {"broadcast", "-n", "2", "--root", "1", "--type", "bfloat16"},
+      {"reduce", "-n", "3", "--root", "2", "--op", "min"},
+      {"gather", "-n", "2", "--root", "1"},
+      {"scatter", "-n", "3", "--type", "double"},
+      {"all_to_all", "-n", "3", "--type", "int32"},
+      {"all_reduce", "-n", "2", "--algorithm", "tickets"},
       {"barrier", "-n", "2"},
       {"all_gather", "-n", "1"},
   };
@@ -107,6 +112,16 @@ TEST(BenchJob, EveryCollectiveRunsInEveryWay) {
     EXPECT_FALSE(rows_of(job.out()).empty()) << job.out();
     EXPECT_NE(job.out().find(" 0 wrong elements"), std::string::npos) << job.out();
   }
+}
+
+TEST(BenchJob, AnAlgorithmThatCannotIsRefusedBeforeAnythingIsMeasured) {
+  Job job(bench({"all_reduce", "-n", "2", "-b", "4K", "-e", "1M", "--algorithm", "one_shot"}));
+  EXPECT_EQ(job.wait(), 64) << job.err();
+  EXPECT_NE(job.err().find("algorithm one_shot takes up to 4096 bytes"), std::string::npos) << job.err();
+  EXPECT_EQ(job.out(), "");
+  Job named(bench({"all_reduce", "-n", "2", "-b", "4K", "-e", "4K", "--algorithm", "slices", "--json", "-"}));
+  EXPECT_EQ(named.wait(), 0) << named.err();
+  EXPECT_EQ(json::parse(named.out()).at("results")[0].at("algorithm"), "slices");
 }
 
 TEST(BenchJob, UncheckedResultsAreNotCalledRight) {
@@ -147,7 +162,7 @@ TEST(BenchJob, BadUseIsOneLineAndExitCode64) {
       {{"all_reduce", "--type", "quad"}, "--type takes one of float"},
       {{"all_reduce", "--op", "prod"}, "--op takes one of sum, mean, min, max, not \"prod\""},
       {{"all_reduce", "--transport", "ib"}, "--transport takes one of shm, tcp"},
-      {{"all_reduce", "--algorithm", "ring"}, "--algorithm takes one of auto, one_shot, slices, tickets"},
+      {{"all_reduce", "--algorithm", "tree"}, "--algorithm takes one of auto, one_shot, slices, tickets"},
       {{"all_reduce", "--buffers", "gpu"}, "--buffers takes one of registered, private"},
       {{"broadcast", "-n", "2", "--root", "2"}, "--root 2 is no rank of 2"},
       {{"broadcast", "--out-of-place"}, "in place only"},

@@ -135,8 +135,8 @@ TEST(BenchPlan, UnknownNamesAreAnsweredWithTheKnownOnes) {
             "\"quad\"");
   EXPECT_EQ(refusal([] { reduce_op_named("prod"); }), "--op takes one of sum, mean, min, max, not \"prod\"");
   EXPECT_EQ(refusal([] { transport_named("ib"); }), "--transport takes one of shm, tcp, not \"ib\"");
-  EXPECT_EQ(refusal([] { algorithm_named("ring"); }),
-            "--algorithm takes one of auto, one_shot, slices, tickets, not \"ring\"");
+  EXPECT_EQ(refusal([] { algorithm_named("tree"); }),
+            "--algorithm takes one of auto, one_shot, slices, tickets, direct, ring, not \"tree\"");
   EXPECT_EQ(refusal([] { buffers_named("gpu"); }), "--buffers takes one of registered, private, not \"gpu\"");
   EXPECT_EQ(dtype_named("half"), Dtype::Float16);
   EXPECT_EQ(dtype_named("float64"), Dtype::Float64);
@@ -171,10 +171,10 @@ TEST(BenchStatistics, WhereRanksOutnumberCoresTheirSharesAddUp) {
 TEST(BenchStatistics, BusBandwidthIsThatOfNcclTests) {
   EXPECT_DOUBLE_EQ(bus_factor(collective_named("all_reduce"), 4), 1.5);
   EXPECT_DOUBLE_EQ(bus_factor(collective_named("all_reduce"), 2), 1);
-  for (const char* name : {"reduce_scatter", "all_gather"}) {
+  for (const char* name : {"reduce_scatter", "all_gather", "gather", "scatter", "all_to_all"}) {
     EXPECT_DOUBLE_EQ(bus_factor(collective_named(name), 4), 0.75) << name;
   }
-  EXPECT_DOUBLE_EQ(bus_factor(collective_named("broadcast"), 4), 1);
+  for (const char* name : {"broadcast", "reduce"}) EXPECT_DOUBLE_EQ(bus_factor(collective_named(name), 4), 1) << name;
 }
 
 TEST(BenchStatistics, ARowIsOfOneCall) {
@@ -200,12 +200,14 @@ TEST(BenchStatistics, ARowIsOfOneCall) {
 
 // ---- The check.
 
+constexpr const char* kCollectives[] = {"all_reduce", "reduce_scatter", "all_gather", "reduce",
+                                        "broadcast",  "gather",         "scatter",    "all_to_all"};
 constexpr Dtype kTypes[] = {Dtype::Float32, Dtype::Float64, Dtype::Float16, Dtype::BFloat16,
                             Dtype::Int32,   Dtype::Int64,   Dtype::UInt8};
 
 TEST(BenchCheck, EveryCollectiveIsRightAndAChangedElementIsCounted) {
   const std::uint64_t seed = test::seed();
-  for (const char* name : {"all_reduce", "reduce_scatter", "all_gather", "broadcast"}) {
+  for (const char* name : kCollectives) {
     for (const Dtype dtype : kTypes) {
       for (const int n : {1, 2, 3}) {
         BenchOptions options = options_for(name);
@@ -225,12 +227,14 @@ TEST(BenchCheck, EveryCollectiveIsRightAndAChangedElementIsCounted) {
             operands.spoil_output(row);
             operands.write_input(row);
             comm.barrier();
-            call_collective(comm, operation);
+            comm.carry_out(operation);
             EXPECT_EQ(operands.count_wrong(row), 0u) << what();
-            const std::size_t out_bytes = options.collective->out == Extent::Part ? row.bytes / n : row.bytes;
-            std::mt19937_64 random(seed + static_cast<std::uint64_t>(comm.rank()));
-            operation.out[random() % out_bytes] ^= std::byte{0x40};
-            EXPECT_EQ(operands.count_wrong(row), 1u) << what();
+            const std::size_t out_bytes = out_extent(operation, comm.rank(), n) * size_of(dtype);
+            if (out_bytes > 0) {
+              std::mt19937_64 random(seed + static_cast<std::uint64_t>(comm.rank()));
+              operation.out[random() % out_bytes] ^= std::byte{0x40};
+              EXPECT_EQ(operands.count_wrong(row), 1u) << what();
+            }
             comm.barrier();
           }
         });
@@ -240,7 +244,7 @@ TEST(BenchCheck, EveryCollectiveIsRightAndAChangedElementIsCounted) {
 }
 
 TEST(BenchCheck, ACollectiveThatDoesNothingIsSeen) {
-  for (const char* name : {"all_reduce", "reduce_scatter", "all_gather", "broadcast"}) {
+  for (const char* name : kCollectives) {
     const BenchOptions options = options_for(name, 60'000, 60'000);
     test::on_ranks(2, ThreadEngine::SharedMemory, [&](const Comm& comm) {
       const auto rows = plan_rows(options, 2);
@@ -248,7 +252,8 @@ TEST(BenchCheck, ACollectiveThatDoesNothingIsSeen) {
       for (const BenchRow& row : rows) {
         operands.spoil_output(row);
         operands.write_input(row);
-        if (comm.rank() != options.root || options.collective->reduces) {
+        const bool has_it_already = options.collective->in_on_root && comm.rank() == options.root;
+        if (!has_it_already && out_extent(operands.operation(row), comm.rank(), 2) > 0) {
           EXPECT_GT(operands.count_wrong(row), row.count / 2) << name << " on rank " << comm.rank();
         }
       }

@@ -54,6 +54,9 @@ void Comm::require_extents(const Operation& operation, std::span<const std::byte
 
 int Comm::rank() const { return state_->rank; }
 int Comm::world_size() const { return state_->world_size; }
+Algorithm Comm::algorithm(const Operation& operation) const {
+  return state_->engine ? state_->engine->algorithm(operation) : Algorithm::Auto;
+}
 const char* Comm::engine_name() const { return state_->engine ? state_->engine->name() : "solo"; }
 Timeline& Comm::timeline() const { return *state_->timeline; }
 std::optional<std::uint64_t> Comm::seed() const { return state_->seed; }

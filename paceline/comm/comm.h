@@ -124,6 +124,9 @@ class Comm {
                Counts counts = {}) const;
   void all_to_all(Dtype dtype, std::span<const std::byte> in, std::span<std::byte> out, Counts send_counts = {},
                   Counts receive_counts = {}) const;
+  /// What would carry it out, where the engine may choose; Auto in a world of one, which has nothing to choose. Throws
+  /// InvalidArgument for an algorithm that the engine does not have, or not for such an operation.
+  Algorithm algorithm(const Operation& operation) const;
   /// Any of them, as an Operation.
   void carry_out(const Operation& operation) const;
 

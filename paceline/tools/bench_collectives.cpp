@@ -11,16 +11,20 @@ namespace {
 
 using enum Extent;
 
-//                kind                       name              red.   root   parts  in     out    i@root o@root apart
-//                bus
+// clang-format off
+//                           kind                       name              red.   root   parts  in     out    i@root o@root apart  bus
 constexpr std::array kCollectives{
-    CollectiveTraits{Collective::AllReduce, "all_reduce", true, false, false, Total, Total, false, false, false, 2},
-    CollectiveTraits{Collective::ReduceScatter, "reduce_scatter", true, false, true, Total, Part, false, false, true,
-                     1},
-    CollectiveTraits{Collective::AllGather, "all_gather", false, false, true, Part, Total, false, false, true, 1},
-    CollectiveTraits{Collective::Broadcast, "broadcast", false, true, false, Total, Total, true, false, false, 0},
-    CollectiveTraits{Collective::Barrier, "barrier", false, false, false, Total, Total, false, false, false, 0},
+    CollectiveTraits{Collective::AllReduce,     "all_reduce",     true,  false, false, Total, Total, false, false, true,  2},
+    CollectiveTraits{Collective::ReduceScatter, "reduce_scatter", true,  false, true,  Total, Part,  false, false, true,  1},
+    CollectiveTraits{Collective::AllGather,     "all_gather",     false, false, true,  Part,  Total, false, false, true,  1},
+    CollectiveTraits{Collective::Reduce,        "reduce",         true,  true,  false, Total, Total, false, true,  true,  0},
+    CollectiveTraits{Collective::Broadcast,     "broadcast",      false, true,  false, Total, Total, true,  false, false, 0},
+    CollectiveTraits{Collective::Gather,        "gather",         false, true,  true,  Part,  Total, false, true,  true,  1},
+    CollectiveTraits{Collective::Scatter,       "scatter",        false, true,  true,  Total, Part,  true,  false, true,  1},
+    CollectiveTraits{Collective::AllToAll,      "all_to_all",     false, false, true,  Total, Total, false, false, true,  1},
+    CollectiveTraits{Collective::Barrier,       "barrier",        false, false, false, Total, Total, false, false, false, 0},
 };
+// clang-format on
 
 }  // namespace
 
@@ -47,19 +51,6 @@ double bus_factor(const CollectiveTraits& traits, int world_size) {
 
 std::size_t size_unit(const CollectiveTraits& traits, Dtype dtype, int world_size) {
   return size_of(dtype) * static_cast<std::size_t>(traits.parts ? world_size : 1);
-}
-
-void call_collective(const Comm& comm, const Operation& operation) {
-  const std::size_t bytes = operation.count * size_of(operation.dtype);
-  const std::size_t total = bytes * static_cast<std::size_t>(comm.world_size());
-  switch (operation.kind) {
-    case Collective::AllReduce: return comm.all_reduce(operation.dtype, {operation.out, bytes}, operation.reduce);
-    case Collective::ReduceScatter:
-      return comm.reduce_scatter(operation.dtype, {operation.in, total}, {operation.out, bytes}, operation.reduce);
-    case Collective::AllGather: return comm.all_gather(operation.dtype, {operation.in, bytes}, {operation.out, total});
-    case Collective::Broadcast: return comm.broadcast(operation.dtype, {operation.out, bytes}, operation.root);
-    case Collective::Barrier: return comm.barrier();
-  }
 }
 
 }  // namespace paceline::tools

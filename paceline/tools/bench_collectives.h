@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-#include "paceline/comm/comm.h"
+#include "paceline/comm/operation.h"
 
 namespace paceline::tools {
 
@@ -39,8 +39,5 @@ double bus_factor(const CollectiveTraits& traits, int world_size);
 
 /// Bytes that a size must be a multiple of.
 std::size_t size_unit(const CollectiveTraits& traits, Dtype dtype, int world_size);
-
-/// One call. Operands that this rank does not have are nullptr.
-void call_collective(const Comm& comm, const Operation& operation);
 
 }  // namespace paceline::tools

@@ -97,7 +97,8 @@ void add_bench_command(CLI::App& app, Invocation& invocation) {
   option("--op", arguments->op, "OP", "sum, mean, min or max (sum)");
   option("-r,--root", arguments->root, "RANK", "The root, where there is one (0)");
   option("--transport", arguments->transport, "NAME", "shm or tcp (shm)");
-  option("--algorithm", arguments->algorithm, "NAME", "auto, one_shot, slices or tickets (auto)");
+  option("--algorithm", arguments->algorithm, "NAME",
+         "auto, or one that the transport has: one_shot, slices, tickets; direct, ring (auto)");
   option("--buffers", arguments->buffers, "KIND",
          "registered: of Comm::allocate(), used where they lie; private: ordinary memory, copied (registered)");
   option("--warmup", arguments->warmup, "N", "Calls before each row (5)");

@@ -34,11 +34,11 @@ RowSamples BenchMeter::measure(const BenchRow& row) const {
   const Operation operation = operands_.operation(row);
   operands_.write_input(row);
   comm_.barrier();
-  for (int i = 0; i < options_.warmup; ++i) call_collective(comm_, operation);
+  for (int i = 0; i < options_.warmup; ++i) comm_.carry_out(operation);
 
   double rewrite_s = 0;
   if (options_.dirty) rewrite_s = seconds_per_call([&] { operands_.write_input(row); });
-  const Schedule calls = schedule([&] { call_collective(comm_, operation); }, rewrite_s);
+  const Schedule calls = schedule([&] { comm_.carry_out(operation); }, rewrite_s);
   RowSamples samples;
   samples.operation.batch = calls.batch;
   Schedule kernels{.samples = 0};
@@ -108,7 +108,7 @@ void BenchMeter::time_calls(const BenchRow& row, const Operation& operation, std
     comm_.barrier();
     const std::int64_t switches = context_switches();
     const Nanoseconds begin = now();
-    for (std::size_t call = 0; call < own.batch; ++call) call_collective(comm_, operation);
+    for (std::size_t call = 0; call < own.batch; ++call) comm_.carry_out(operation);
     const Nanoseconds end = now();
     own.context_switches += context_switches() - switches;
     own.entered_ns.push_back(begin.count());
@@ -136,7 +136,7 @@ std::uint64_t BenchMeter::count_wrong(const BenchRow& row, const Operation& oper
   operands_.spoil_output(row);
   operands_.write_input(row);
   comm_.barrier();
-  call_collective(comm_, operation);
+  comm_.carry_out(operation);
   auto wrong = static_cast<std::int64_t>(operands_.count_wrong(row));
   comm_.all_reduce(std::span(&wrong, 1));
   return static_cast<std::uint64_t>(wrong);

@@ -27,10 +27,12 @@ constexpr Words<Dtype, 10> kTypes{{{"float", Dtype::Float32},
 constexpr Words<ReduceOp, 4> kReductions{
     {{"sum", ReduceOp::Sum}, {"mean", ReduceOp::Mean}, {"min", ReduceOp::Min}, {"max", ReduceOp::Max}}};
 constexpr Words<BenchTransport, 2> kTransports{{{"shm", BenchTransport::SharedMemory}, {"tcp", BenchTransport::Tcp}}};
-constexpr Words<BenchAlgorithm, 4> kAlgorithms{{{"auto", BenchAlgorithm::Auto},
-                                                {"one_shot", BenchAlgorithm::OneShot},
-                                                {"slices", BenchAlgorithm::Slices},
-                                                {"tickets", BenchAlgorithm::Tickets}}};
+constexpr Words<Algorithm, 6> kAlgorithms{{{"auto", Algorithm::Auto},
+                                           {"one_shot", Algorithm::OneShot},
+                                           {"slices", Algorithm::Slices},
+                                           {"tickets", Algorithm::Tickets},
+                                           {"direct", Algorithm::Direct},
+                                           {"ring", Algorithm::Ring}}};
 constexpr Words<BenchBuffers, 2> kBuffers{
     {{"registered", BenchBuffers::Registered}, {"private", BenchBuffers::Private}}};
 
@@ -57,7 +59,7 @@ const char* name_in(const Words<T, N>& words, T value) {
 Dtype dtype_named(std::string_view word) { return look_up(kTypes, "--type", word); }
 ReduceOp reduce_op_named(std::string_view word) { return look_up(kReductions, "--op", word); }
 BenchTransport transport_named(std::string_view word) { return look_up(kTransports, "--transport", word); }
-BenchAlgorithm algorithm_named(std::string_view word) { return look_up(kAlgorithms, "--algorithm", word); }
+Algorithm algorithm_named(std::string_view word) { return look_up(kAlgorithms, "--algorithm", word); }
 BenchBuffers buffers_named(std::string_view word) { return look_up(kBuffers, "--buffers", word); }
 
 const char* to_string(BenchTransport transport) { return name_in(kTransports, transport); }

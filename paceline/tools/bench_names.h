@@ -12,7 +12,7 @@ namespace paceline::tools {
 Dtype dtype_named(std::string_view word);
 ReduceOp reduce_op_named(std::string_view word);
 BenchTransport transport_named(std::string_view word);
-BenchAlgorithm algorithm_named(std::string_view word);
+Algorithm algorithm_named(std::string_view word);
 BenchBuffers buffers_named(std::string_view word);
 
 const char* to_string(BenchTransport transport);

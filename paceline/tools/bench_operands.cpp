@@ -56,6 +56,7 @@ Operation BenchOperands::operation(const BenchRow& row) const {
   return {.kind = options_.collective->kind,
           .dtype = options_.dtype,
           .reduce = options_.reduce,
+          .algorithm = options_.algorithm,
           .root = options_.root,
           .count = row.count,
           .in = operands.in.data(),

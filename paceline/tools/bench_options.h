@@ -12,7 +12,6 @@
 namespace paceline::tools {
 
 enum class BenchTransport : std::uint8_t { SharedMemory, Tcp };
-enum class BenchAlgorithm : std::uint8_t { Auto, OneShot, Slices, Tickets };
 enum class BenchBuffers : std::uint8_t { Registered, Private };
 /// Whether input and output are the same memory.
 enum class Place : std::uint8_t { OutOfPlace, InPlace };
@@ -26,7 +25,7 @@ struct BenchOptions {
   ReduceOp reduce = ReduceOp::Sum;
   int root = 0;
   BenchTransport transport = BenchTransport::SharedMemory;
-  BenchAlgorithm algorithm = BenchAlgorithm::Auto;
+  Algorithm algorithm = Algorithm::Auto;
   BenchBuffers buffers = BenchBuffers::Registered;
   int warmup = 5;
   std::optional<int> iterations;  ///< Else as many as fit `seconds`.

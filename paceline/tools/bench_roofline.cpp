@@ -17,7 +17,7 @@ RooflineShare::RooflineShare(const BenchOptions& options, const BenchOperands& o
 }
 
 void RooflineShare::carry_out() const {
-  if (count_ > 0) reduce(options_.reduce, options_.dtype, sources_, destinations_, count_);
+  if (count_ > 0) reduce(options_.reduce, options_.dtype, sources_, destinations_, count_, weights_);
   for (const Copy& copy : copies_) std::memcpy(copy.to, copy.from, copy_bytes_);
 }
 
@@ -26,6 +26,7 @@ void RooflineShare::add_reduction(const BenchOperands& operands, const BenchRow&
   const std::size_t element = size_of(options_.dtype);
   std::size_t stride = row.count * element;
   count_ = row.count;
+  if (options_.reduce == ReduceOp::Mean) weights_.assign(static_cast<std::size_t>(seat.world_size), 1);
   if (traits.out == Extent::Total) {
     count_ = slice_of(row.count, options_.dtype, seat.rank, seat.world_size).count;
     stride = (slice_of(row.count, options_.dtype, 0, seat.world_size).count * element + 63) / 64 * 64;

@@ -31,6 +31,7 @@ class RooflineShare {
   const BenchOptions& options_;
   std::vector<const std::byte*> sources_;
   std::vector<std::byte*> destinations_;
+  std::vector<double> weights_;
   std::size_t count_ = 0;  // elements of the reduction
   std::vector<Copy> copies_;
   std::size_t copy_bytes_ = 0;  // of each

@@ -26,7 +26,7 @@ namespace {
 
 Comm join(const BenchOptions& options);
 BenchFacts facts_of(const Comm& comm);
-std::string algorithm_name(const Comm& comm);
+void require_algorithm(const Comm& comm, const BenchOperands& operands, const std::vector<BenchRow>& rows);
 BenchReport measure_all(const Comm& comm, const BenchOptions& options, const std::vector<BenchRow>& rows);
 void print(const std::string& text);
 int write_results(const BenchReport& report);
@@ -46,13 +46,10 @@ int run_bench_worker(const BenchOptions& options) {
 
 namespace {
 
-/// The one place that knows how a transport and an algorithm are asked for.
+/// The one place that knows how a transport is asked for.
 Comm join(const BenchOptions& options) {
   if (options.transport == BenchTransport::Tcp) {
     throw Error(ErrorCode::InvalidArgument, "there is no transport tcp yet; leave out --transport");
-  }
-  if (options.algorithm != BenchAlgorithm::Auto) {
-    throw Error(ErrorCode::InvalidArgument, "the algorithm cannot be chosen yet; leave out --algorithm");
   }
   return Comm::from_env();
 }
@@ -60,13 +57,14 @@ Comm join(const BenchOptions& options) {
 BenchReport measure_all(const Comm& comm, const BenchOptions& options, const std::vector<BenchRow>& rows) {
   BenchReport report{.options = options, .facts = facts_of(comm), .results = {}};
   const bool prints = comm.rank() == 0 && options.json != "-";
-  if (prints) print(table_head(options, report.facts));
   const BenchOperands operands(comm, options, rows);
+  require_algorithm(comm, operands, rows);
+  if (prints) print(table_head(options, report.facts));
   const BenchMeter meter(comm, options, operands);
   for (const BenchRow& row : rows) {
     const RowSamples samples = meter.measure(row);
     BenchResult result = summarize(options, row, samples, comm.world_size(), report.facts.cores);
-    result.algorithm = algorithm_name(comm);
+    result.algorithm = paceline::to_string(comm.algorithm(operands.operation(row)));
     if (prints) print(table_row(options, result));
     report.results.push_back(std::move(result));
   }
@@ -85,8 +83,18 @@ BenchFacts facts_of(const Comm& comm) {
           .started = fmt::format("{:%FT%TZ}", fmt::gmtime(std::time(nullptr)))};
 }
 
-/// What carried the last call out.
-std::string algorithm_name(const Comm& comm) { return comm.engine_name(); }
+/// Before minutes of measuring: that the algorithm which was asked for can carry out each row.
+void require_algorithm(const Comm& comm, const BenchOperands& operands, const std::vector<BenchRow>& rows) {
+  for (const BenchRow& row : rows) {
+    try {
+      comm.algorithm(operands.operation(row));
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::InvalidArgument) throw;
+      throw Error(ErrorCode::InvalidArgument,
+                  fmt::format("--algorithm: {}; it was asked for at {}", error.message(), size_text(row.bytes)));
+    }
+  }
+}
 
 void print(const std::string& text) {
   if (std::fputs(text.c_str(), stdout) < 0 || std::fflush(stdout) != 0) throw system_error("cannot print", errno);
