@@ -14,6 +14,7 @@
 #include "paceline/tools/bench_operands.h"
 #include "paceline/tools/bench_plan.h"
 #include "paceline/tools/bench_report.h"
+#include "paceline/tools/bench_roofline.h"
 #include "paceline/tools/bench_sizes.h"
 #include "paceline/tools/bench_statistics.h"
 #include "tests/world.h"
@@ -217,7 +218,7 @@ TEST(BenchCheck, EveryCollectiveIsRightAndAChangedElementIsCounted) {
         options.sizes.first = options.sizes.last = 5000 * unit;
         test::on_ranks(n, ThreadEngine::SharedMemory, [&](const Comm& comm) {
           const auto rows = plan_rows(options, n);
-          const BenchOperands operands(comm, options, rows);
+          const BenchOperands operands(comm, options, rows, BenchBuffers::Registered);
           for (const BenchRow& row : rows) {
             const auto what = [&] {
               return fmt::format("{} of {} on rank {} of {}, {} place, seed {}", name, to_string(dtype), comm.rank(), n,
@@ -248,7 +249,7 @@ TEST(BenchCheck, ACollectiveThatDoesNothingIsSeen) {
     const BenchOptions options = options_for(name, 60'000, 60'000);
     test::on_ranks(2, ThreadEngine::SharedMemory, [&](const Comm& comm) {
       const auto rows = plan_rows(options, 2);
-      const BenchOperands operands(comm, options, rows);
+      const BenchOperands operands(comm, options, rows, BenchBuffers::Registered);
       for (const BenchRow& row : rows) {
         operands.spoil_output(row);
         operands.write_input(row);
@@ -258,6 +259,33 @@ TEST(BenchCheck, ACollectiveThatDoesNothingIsSeen) {
         }
       }
     });
+  }
+}
+
+/// So its time is that of the same work, and not of less.
+TEST(BenchRoofline, AllSharesTogetherGiveTheResult) {
+  for (const char* name : kCollectives) {
+    for (const int n : {2, 3}) {
+      BenchOptions options = options_for(name, 60'000, 60'000);
+      options.root = options.collective->rooted ? n - 1 : 0;
+      test::on_ranks(n, ThreadEngine::SharedMemory, [&](const Comm& comm) {
+        const auto rows = plan_rows(options, n);
+        const BenchOperands operands(comm, options, rows, BenchBuffers::Registered);
+        const Roofline roofline(comm, options, operands);
+        for (const BenchRow& row : rows) {
+          // Shares that change places in one buffer would see each other's results.
+          if (std::string(name) == "all_to_all" && row.place == Place::InPlace) continue;
+          operands.spoil_output(row);
+          operands.write_input(row);
+          comm.barrier();
+          roofline.share(row).carry_out();
+          comm.barrier();
+          EXPECT_EQ(operands.count_wrong(row), 0u)
+              << name << " on rank " << comm.rank() << " of " << n << ", " << to_string(row.place) << " place";
+          comm.barrier();
+        }
+      });
+    }
   }
 }
 

@@ -54,6 +54,17 @@ void Comm::require_extents(const Operation& operation, std::span<const std::byte
 
 int Comm::rank() const { return state_->rank; }
 int Comm::world_size() const { return state_->world_size; }
+std::vector<std::byte*> Comm::map_peers(std::byte* memory) const {
+  if (!state_->engine) return {memory};
+  const auto own = static_cast<std::int64_t>(state_->engine->offset_of(memory));
+  std::vector<std::int64_t> all(static_cast<std::size_t>(world_size()));
+  all_gather(std::span(&own, 1), std::span(all));
+  std::vector<std::byte*> addresses;
+  for (int rank = 0; rank < world_size(); ++rank) {
+    addresses.push_back(state_->engine->at_peer(rank, static_cast<std::uint64_t>(all[static_cast<std::size_t>(rank)])));
+  }
+  return addresses;
+}
 Algorithm Comm::algorithm(const Operation& operation) const {
   return state_->engine ? state_->engine->algorithm(operation) : Algorithm::Auto;
 }

@@ -61,6 +61,11 @@ class Comm {
   /// communicator lives on.
   Buffer allocate(std::size_t bytes) const;
 
+  /// Collective. Where each rank's `memory`, of its allocate(), lies in this process, in rank order; nullptr where
+  /// ranks do not see each other's memory. As long as that buffer and this communicator live. For measurements: no
+  /// collective orders what is read and written there.
+  std::vector<std::byte*> map_peers(std::byte* memory) const;
+
   // The collectives. Memory of allocate() is communicated from where it lies; other memory is copied through a buffer,
   // which bytes_copied() counts. `in` and `out` may be the same memory where operation.h says "in place".
   // For a root's operand, other ranks pass an empty span.

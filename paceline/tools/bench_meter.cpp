@@ -19,14 +19,17 @@ constexpr std::size_t kLeastSamples = 5, kMostSamples = 20'000;
 // The operation and its roofline take turns, so that both see the same weather.
 constexpr std::size_t kRounds = 5;
 
+bool has_roofline(const BenchOptions& options, int world_size);
 std::int64_t context_switches();
 std::int64_t cpu_time_ns();
 std::size_t part_of(std::size_t samples, std::size_t round);
 
 }  // namespace
 
-BenchMeter::BenchMeter(const Comm& comm, const BenchOptions& options, const BenchOperands& operands)
-    : comm_(comm), options_(options), operands_(operands) {
+BenchMeter::BenchMeter(const Comm& comm, const BenchOptions& options, const BenchOperands& operands,
+                       const BenchOperands& mapped)
+    : comm_(comm), options_(options), operands_(operands), mapped_(mapped) {
+  if (has_roofline(options, comm.world_size())) roofline_.emplace(comm, options, mapped);
   barrier_s_ = seconds_per_call([&] { comm_.barrier(); });
 }
 
@@ -42,9 +45,10 @@ RowSamples BenchMeter::measure(const BenchRow& row) const {
   RowSamples samples;
   samples.operation.batch = calls.batch;
   Schedule kernels{.samples = 0};
-  std::optional<RooflineShare> share;
-  if (has_roofline()) {
-    share.emplace(options_, operands_, row, Seat{comm_.rank(), comm_.world_size(), options_.root});
+  std::optional<Roofline::Share> share;
+  if (roofline_) {
+    share = roofline_->share(row);
+    mapped_.write_input(row);
     kernels = schedule([&] { share->carry_out(); }, rewrite_s);
     samples.roofline.emplace().batch = kernels.batch;
   }
@@ -63,12 +67,6 @@ RowSamples BenchMeter::measure(const BenchRow& row) const {
   }
   if (options_.check) samples.wrong = count_wrong(row, operation);
   return samples;
-}
-
-/// Over a network the limit is not the kernel's; alone there is nothing to do.
-bool BenchMeter::has_roofline() const {
-  return comm_.world_size() > 1 && options_.transport == BenchTransport::SharedMemory &&
-         options_.collective->kind != Collective::Barrier;
 }
 
 /// `extra_s` is what a sample costs outside of what is timed, beside the barrier.
@@ -117,10 +115,10 @@ void BenchMeter::time_calls(const BenchRow& row, const Operation& operation, std
   comm_.barrier();
 }
 
-void BenchMeter::time_roofline(const BenchRow& row, const RooflineShare& share, std::size_t samples,
+void BenchMeter::time_roofline(const BenchRow& row, const Roofline::Share& share, std::size_t samples,
                                RooflineSamples& own) const {
   for (std::size_t i = 0; i < samples; ++i) {
-    if (options_.dirty) operands_.write_input(row);
+    if (options_.dirty) mapped_.write_input(row);
     comm_.barrier();
     const std::int64_t cpu = cpu_time_ns();
     const Nanoseconds begin = now();
@@ -149,6 +147,12 @@ std::vector<std::int64_t> BenchMeter::of_all_ranks(const std::vector<std::int64_
 }
 
 namespace {
+
+/// Over a network the limit is not the kernel's; alone there is nothing to do.
+bool has_roofline(const BenchOptions& options, int world_size) {
+  return world_size > 1 && options.transport == BenchTransport::SharedMemory &&
+         options.collective->kind != Collective::Barrier;
+}
 
 /// Of this process, voluntary and not.
 std::int64_t context_switches() {

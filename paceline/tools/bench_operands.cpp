@@ -12,15 +12,15 @@
 
 namespace paceline::tools {
 
-BenchOperands::BenchOperands(const Comm& comm, const BenchOptions& options, const std::vector<BenchRow>& rows)
+BenchOperands::BenchOperands(const Comm& comm, const BenchOptions& options, const std::vector<BenchRow>& rows,
+                             BenchBuffers kind)
     : options_(options),
       seat_{comm.rank(), comm.world_size(), options.root},
       pattern_(options.dtype, options.reduce, comm.world_size()) {
-  std::size_t largest = 0;
-  for (const BenchRow& row : rows) largest = std::max(largest, row.bytes);
-  const std::size_t bytes = largest + 64 * static_cast<std::size_t>(comm.world_size());
-  first_ = allocate(comm, options.buffers, bytes);
-  second_ = allocate(comm, options.buffers, bytes);
+  std::size_t bytes = 64;
+  for (const BenchRow& row : rows) bytes = std::max(bytes, row.bytes);
+  first_ = allocate(comm, kind, bytes);
+  second_ = allocate(comm, kind, bytes);
 }
 
 BenchOperands::Memory BenchOperands::allocate(const Comm& comm, BenchBuffers kind, std::size_t bytes) {
@@ -38,21 +38,12 @@ BenchOperands::Memory BenchOperands::allocate(const Comm& comm, BenchBuffers kin
   return memory;
 }
 
-BenchOperands::Own BenchOperands::own(const BenchRow& row) const {
-  const CollectiveTraits& traits = *options_.collective;
-  const std::size_t call_bytes = row.count * size_of(options_.dtype);
-  const std::size_t part_begin = call_bytes * static_cast<std::size_t>(seat_.rank);
-  const bool in_place = row.place == Place::InPlace;
-  const auto lie = [&](const Memory& memory, Extent extent, bool on_root) -> std::span<std::byte> {
-    if (on_root && seat_.rank != seat_.root) return {};
-    if (extent == Extent::Total) return {memory.get(), row.bytes};
-    return {memory.get() + (in_place ? part_begin : 0), call_bytes};
-  };
-  return {lie(first_, traits.in, traits.in_on_root), lie(in_place ? first_ : second_, traits.out, traits.out_on_root)};
+OperandSpans BenchOperands::own(const BenchRow& row) const {
+  return operands_in(first(), second(), options_, row, seat_);
 }
 
 Operation BenchOperands::operation(const BenchRow& row) const {
-  const Own operands = own(row);
+  const OperandSpans operands = own(row);
   return {.kind = options_.collective->kind,
           .dtype = options_.dtype,
           .reduce = options_.reduce,

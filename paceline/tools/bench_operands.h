@@ -2,7 +2,6 @@
 
 #include <cstddef>
 #include <memory>
-#include <span>
 #include <vector>
 
 #include "paceline/comm/comm.h"
@@ -17,7 +16,7 @@ namespace paceline::tools {
 class BenchOperands {
  public:
   /// Throws System when there is not enough memory. Not collective.
-  BenchOperands(const Comm& comm, const BenchOptions& options, const std::vector<BenchRow>& rows);
+  BenchOperands(const Comm& comm, const BenchOptions& options, const std::vector<BenchRow>& rows, BenchBuffers kind);
 
   /// This rank's call.
   Operation operation(const BenchRow& row) const;
@@ -27,18 +26,14 @@ class BenchOperands {
   /// After a call on fresh inputs. Elements of this rank's result.
   std::size_t count_wrong(const BenchRow& row) const;
 
-  /// Two buffers of at least `bytes` of the largest row and 64 more for each rank.
   std::byte* first() const { return first_.get(); }
   std::byte* second() const { return second_.get(); }
 
  private:
   using Memory = std::shared_ptr<std::byte>;
-  struct Own {
-    std::span<std::byte> in, out;  // empty where this rank has none
-  };
 
   static Memory allocate(const Comm& comm, BenchBuffers kind, std::size_t bytes);
-  Own own(const BenchRow& row) const;
+  OperandSpans own(const BenchRow& row) const;
 
   const BenchOptions& options_;
   Seat seat_;

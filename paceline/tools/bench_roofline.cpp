@@ -6,58 +6,70 @@
 
 namespace paceline::tools {
 
-RooflineShare::RooflineShare(const BenchOptions& options, const BenchOperands& operands, const BenchRow& row,
-                             const Seat& seat)
-    : options_(options) {
-  if (options.collective->reduces) {
-    add_reduction(operands, row, seat);
+Roofline::Roofline(const Comm& comm, const BenchOptions& options, const BenchOperands& operands)
+    : options_(options),
+      rank_(comm.rank()),
+      world_size_(comm.world_size()),
+      first_(comm.map_peers(operands.first())),
+      second_(comm.map_peers(operands.second())) {}
+
+Roofline::Share Roofline::share(const BenchRow& row) const {
+  Share share;
+  share.dtype_ = options_.dtype;
+  share.reduce_ = options_.reduce;
+  if (options_.collective->reduces) {
+    add_reduction(share, row);
   } else {
-    add_copies(operands, row, seat);
+    add_copies(share, row);
   }
+  return share;
 }
 
-void RooflineShare::carry_out() const {
-  if (count_ > 0) reduce(options_.reduce, options_.dtype, sources_, destinations_, count_, weights_);
+void Roofline::Share::carry_out() const {
+  if (count_ > 0) reduce(reduce_, dtype_, sources_, destinations_, count_, weights_);
   for (const Copy& copy : copies_) std::memcpy(copy.to, copy.from, copy_bytes_);
 }
 
-void RooflineShare::add_reduction(const BenchOperands& operands, const BenchRow& row, const Seat& seat) {
+void Roofline::add_reduction(Share& share, const BenchRow& row) const {
+  Slice slice{row.count * static_cast<std::size_t>(rank_), row.count};  // this rank's part
+  const bool whole = options_.collective->out == Extent::Total;
+  if (whole) slice = slice_of(row.count, options_.dtype, rank_, world_size_);
+  const std::size_t begin = slice.begin * size_of(options_.dtype);
+  share.count_ = slice.count;
+  for (int peer = 0; peer < world_size_; ++peer) {
+    const OperandSpans operands = of(peer, row);
+    share.sources_.push_back(operands.in.data() + begin);
+    if (whole && !operands.out.empty()) share.destinations_.push_back(operands.out.data() + begin);
+  }
+  if (!whole) share.destinations_.push_back(of(rank_, row).out.data());
+  if (options_.reduce == ReduceOp::Mean) share.weights_.assign(static_cast<std::size_t>(world_size_), 1);
+}
+
+void Roofline::add_copies(Share& share, const BenchRow& row) const {
   const CollectiveTraits& traits = *options_.collective;
-  const std::size_t element = size_of(options_.dtype);
-  std::size_t stride = row.count * element;
-  count_ = row.count;
-  if (options_.reduce == ReduceOp::Mean) weights_.assign(static_cast<std::size_t>(seat.world_size), 1);
-  if (traits.out == Extent::Total) {
-    count_ = slice_of(row.count, options_.dtype, seat.rank, seat.world_size).count;
-    stride = (slice_of(row.count, options_.dtype, 0, seat.world_size).count * element + 63) / 64 * 64;
-  }
-  std::byte* out = row.place == Place::InPlace ? operands.first() : operands.second();
-  const int receivers = traits.out == Extent::Total && !traits.out_on_root ? seat.world_size : 1;
-  for (int peer = 0; peer < seat.world_size; ++peer) {
-    sources_.push_back(operands.first() + stride * static_cast<std::size_t>(peer));
-  }
-  for (int peer = 0; peer < receivers; ++peer) {
-    destinations_.push_back(out + stride * static_cast<std::size_t>(peer));
+  share.copy_bytes_ = row.count * size_of(options_.dtype);
+  const auto part = [&](std::span<std::byte> parts, int at) {
+    return parts.data() + share.copy_bytes_ * static_cast<std::size_t>(at);
+  };
+  const auto add = [&](const std::byte* from, std::byte* to) {
+    if (from != to) share.copies_.push_back({from, to});
+  };
+  const OperandSpans own = of(rank_, row), root = of(options_.root, row);
+  if (traits.in_on_root) {
+    add(traits.parts ? part(root.in, rank_) : root.in.data(), own.out.data());
+  } else if (traits.out_on_root) {
+    add(own.in.data(), part(root.out, rank_));
+  } else {
+    for (int peer = 0; peer < world_size_; ++peer) {
+      const std::span<std::byte> in = of(peer, row).in;
+      add(traits.in == Extent::Part ? in.data() : part(in, rank_), part(own.out, peer));
+    }
   }
 }
 
-void RooflineShare::add_copies(const BenchOperands& operands, const BenchRow& row, const Seat& seat) {
-  const CollectiveTraits& traits = *options_.collective;
-  const bool in_place = row.place == Place::InPlace;
-  copy_bytes_ = row.count * size_of(options_.dtype);
-  if (copy_bytes_ == 0) return;
-  // Parts that lie where they belong are not copied: the root's of a gather, a rank's own of an all-gather.
-  const auto add = [&](int part) {
-    const std::size_t offset = copy_bytes_ * static_cast<std::size_t>(part);
-    copies_.push_back({operands.second() + offset, operands.first() + offset});
-  };
-  if (traits.in_on_root || traits.out_on_root) {
-    if (seat.rank != seat.root || !in_place) add(traits.parts ? seat.rank : 0);
-    return;
-  }
-  for (int peer = 0; peer < seat.world_size; ++peer) {
-    if (peer != seat.rank || !in_place) add(peer);
-  }
+OperandSpans Roofline::of(int rank, const BenchRow& row) const {
+  const auto at = static_cast<std::size_t>(rank);
+  return operands_in(first_[at], second_[at], options_, row, {rank, world_size_, options_.root});
 }
 
 }  // namespace paceline::tools

@@ -3,38 +3,52 @@
 #include <cstddef>
 #include <vector>
 
+#include "paceline/comm/comm.h"
+#include "paceline/tools/bench_layout.h"
 #include "paceline/tools/bench_operands.h"
 
 namespace paceline::tools {
 
-/// This rank's part of what a collective must do at the least, with no word to the others: the same kernel over as many
-/// bytes, cut among the ranks in the same way. Reducing collectives read each slice from as many buffers as there are
-/// ranks, and store it to as many as need it; moving ones copy.
-///
-/// The buffers are this rank's own: its slices of all ranks' buffers lie side by side in buffers of the same total
-/// size.
-class RooflineShare {
+/// What a collective must do at the least: the same kernel over the same buffers, each rank its share of it, with no
+/// word to the others. Reducing collectives read each slice from all ranks' inputs and store it to all outputs that
+/// need it; moving ones copy what does not lie there yet.
+class Roofline {
  public:
-  RooflineShare(const BenchOptions& options, const BenchOperands& operands, const BenchRow& row, const Seat& seat);
+  /// This rank's share of one row.
+  class Share {
+   public:
+    void carry_out() const;
 
-  void carry_out() const;
+   private:
+    friend class Roofline;
+    struct Copy {
+      const std::byte* from;
+      std::byte* to;
+    };
 
- private:
-  struct Copy {
-    const std::byte* from;
-    std::byte* to;
+    Dtype dtype_ = Dtype::UInt8;
+    ReduceOp reduce_ = ReduceOp::Sum;
+    std::vector<const std::byte*> sources_;
+    std::vector<std::byte*> destinations_;
+    std::vector<double> weights_;
+    std::size_t count_ = 0;  // elements of the reduction
+    std::vector<Copy> copies_;
+    std::size_t copy_bytes_ = 0;  // of each
   };
 
-  void add_reduction(const BenchOperands& operands, const BenchRow& row, const Seat& seat);
-  void add_copies(const BenchOperands& operands, const BenchRow& row, const Seat& seat);
+  /// Collective. `operands` lie in memory of Comm::allocate(), on an engine whose ranks see each other's.
+  Roofline(const Comm& comm, const BenchOptions& options, const BenchOperands& operands);
+
+  Share share(const BenchRow& row) const;
+
+ private:
+  OperandSpans of(int rank, const BenchRow& row) const;
+  void add_reduction(Share& share, const BenchRow& row) const;
+  void add_copies(Share& share, const BenchRow& row) const;
 
   const BenchOptions& options_;
-  std::vector<const std::byte*> sources_;
-  std::vector<std::byte*> destinations_;
-  std::vector<double> weights_;
-  std::size_t count_ = 0;  // elements of the reduction
-  std::vector<Copy> copies_;
-  std::size_t copy_bytes_ = 0;  // of each
+  int rank_, world_size_;
+  std::vector<std::byte*> first_, second_;  // buffers by rank
 };
 
 }  // namespace paceline::tools

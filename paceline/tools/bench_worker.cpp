@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <ctime>
 #include <exception>
+#include <optional>
 #include <string>
 #include <system_error>
 #include <vector>
@@ -57,10 +58,12 @@ Comm join(const BenchOptions& options) {
 BenchReport measure_all(const Comm& comm, const BenchOptions& options, const std::vector<BenchRow>& rows) {
   BenchReport report{.options = options, .facts = facts_of(comm), .results = {}};
   const bool prints = comm.rank() == 0 && options.json != "-";
-  const BenchOperands operands(comm, options, rows);
+  const BenchOperands operands(comm, options, rows, options.buffers);
+  std::optional<BenchOperands> mapped;  // where the others could not reach them
+  if (options.buffers == BenchBuffers::Private) mapped.emplace(comm, options, rows, BenchBuffers::Registered);
   require_algorithm(comm, operands, rows);
   if (prints) print(table_head(options, report.facts));
-  const BenchMeter meter(comm, options, operands);
+  const BenchMeter meter(comm, options, operands, mapped ? *mapped : operands);
   for (const BenchRow& row : rows) {
     const RowSamples samples = meter.measure(row);
     BenchResult result = summarize(options, row, samples, comm.world_size(), report.facts.cores);
