@@ -1,5 +1,6 @@
 #include "paceline/tools/bench_roofline.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "paceline/comm/slices.h"
@@ -27,7 +28,8 @@ Roofline::Share Roofline::share(const BenchRow& row) const {
 
 void Roofline::Share::carry_out() const {
   if (count_ > 0) reduce(reduce_, dtype_, sources_, destinations_, count_, weights_);
-  for (const Copy& copy : copies_) std::memcpy(copy.to, copy.from, copy_bytes_);
+  for (const Move& copy : copies_) std::memcpy(copy.to, copy.from, move_bytes_);
+  for (const Move& swap : swaps_) std::swap_ranges(swap.from, swap.from + move_bytes_, swap.to);
 }
 
 void Roofline::add_reduction(Share& share, const BenchRow& row) const {
@@ -47,11 +49,11 @@ void Roofline::add_reduction(Share& share, const BenchRow& row) const {
 
 void Roofline::add_copies(Share& share, const BenchRow& row) const {
   const CollectiveTraits& traits = *options_.collective;
-  share.copy_bytes_ = row.count * size_of(options_.dtype);
+  share.move_bytes_ = row.count * size_of(options_.dtype);
   const auto part = [&](std::span<std::byte> parts, int at) {
-    return parts.data() + share.copy_bytes_ * static_cast<std::size_t>(at);
+    return parts.data() + share.move_bytes_ * static_cast<std::size_t>(at);
   };
-  const auto add = [&](const std::byte* from, std::byte* to) {
+  const auto add = [&](std::byte* from, std::byte* to) {
     if (from != to) share.copies_.push_back({from, to});
   };
   const OperandSpans own = of(rank_, row), root = of(options_.root, row);
@@ -59,10 +61,14 @@ void Roofline::add_copies(Share& share, const BenchRow& row) const {
     add(traits.parts ? part(root.in, rank_) : root.in.data(), own.out.data());
   } else if (traits.out_on_root) {
     add(own.in.data(), part(root.out, rank_));
+  } else if (traits.in == Extent::Part) {
+    for (int peer = 0; peer < world_size_; ++peer) add(of(peer, row).in.data(), part(own.out, peer));
+  } else if (row.place == Place::OutOfPlace) {
+    for (int peer = 0; peer < world_size_; ++peer) add(part(of(peer, row).in, rank_), part(own.out, peer));
   } else {
     for (int peer = 0; peer < world_size_; ++peer) {
-      const std::span<std::byte> in = of(peer, row).in;
-      add(traits.in == Extent::Part ? in.data() : part(in, rank_), part(own.out, peer));
+      const bool mine = (rank_ + peer) % 2 == 0 ? rank_ < peer : rank_ > peer;  // so that all have as many
+      if (mine) share.swaps_.push_back({part(own.in, peer), part(of(peer, row).in, rank_)});
     }
   }
 }

@@ -11,7 +11,8 @@ namespace paceline::tools {
 
 /// What a collective must do at the least: the same kernel over the same buffers, each rank its share of it, with no
 /// word to the others. Reducing collectives read each slice from all ranks' inputs and store it to all outputs that
-/// need it; moving ones copy what does not lie there yet.
+/// need it; moving ones copy what does not lie there yet, and parts that change places are swapped by one of the two
+/// ranks.
 class Roofline {
  public:
   /// This rank's share of one row.
@@ -21,8 +22,8 @@ class Roofline {
 
    private:
     friend class Roofline;
-    struct Copy {
-      const std::byte* from;
+    struct Move {
+      std::byte* from;
       std::byte* to;
     };
 
@@ -32,8 +33,8 @@ class Roofline {
     std::vector<std::byte*> destinations_;
     std::vector<double> weights_;
     std::size_t count_ = 0;  // elements of the reduction
-    std::vector<Copy> copies_;
-    std::size_t copy_bytes_ = 0;  // of each
+    std::vector<Move> copies_, swaps_;
+    std::size_t move_bytes_ = 0;  // of each
   };
 
   /// Collective. `operands` lie in memory of Comm::allocate(), on an engine whose ranks see each other's.
