@@ -32,7 +32,8 @@ def time_cell(row, name):
 
 def figure_table(figures, results):
     rows = [["ranks", "figure", "", "measured"]]
-    for one in figures:
+    measured = {result["ranks"] for result in results}
+    for one in (one for one in figures if one.ranks in measured):
         rows.append([str(one.ranks), one.text, *one.judge(results)])
     return driver.markdown_table(rows)
 

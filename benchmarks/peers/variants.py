@@ -74,7 +74,8 @@ class OpenMpi(Mpi):
         self.settings = settings
 
     def version(self):
-        return " ".join([first_line([self.launcher, "--version"]), *self.settings])
+        number = first_line([self.launcher, "--version"]).split()[-1]
+        return " ".join([f"Open MPI {number}", *self.settings])
 
     def launch(self, count):
         as_root = ["--allow-run-as-root"] if os.geteuid() == 0 else []
