@@ -9,7 +9,7 @@ from tables import size_name
 
 WIDTH, HEIGHT = 480, 400  # of the panel of one number of ranks
 TICKS = [8, 64, 512, 4 << 10, 32 << 10, 256 << 10, 2 << 20, 16 << 20, 128 << 20]
-COLOURS = ["#d62728", "#1f77b4", "#17a2b8", "#7f7f7f", "#9467bd"]
+COLOURS = ["#d62728", "#1f77b4", "#2ca02c", "#7f7f7f", "#9467bd"]
 
 
 def draw(path, results, titles):

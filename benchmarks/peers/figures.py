@@ -30,8 +30,8 @@ class Times:
         missed = {size: ratio for size, ratio in found.items() if ratio < self.least}
         if not missed:
             worst = min(found, key=found.get)
-            others = ", more at the others" if len(found) > 1 else ""
-            return "reached", f"{figure(found[worst])} at {size_name(worst)}{others}"
+            least = f"the least of {len(found)} sizes" if len(found) > 1 else "the only size measured"
+            return "reached", f"{figure(found[worst])} at {size_name(worst)}, {least}"
         shown = ", ".join(f"{figure(ratio)} at {size_name(size)}" for size, ratio in missed.items())
         return "missed", f"{shown}; reached at {len(found) - len(missed)} of {len(found)} sizes"
 

@@ -69,17 +69,15 @@ class Mpi:
 
 
 class OpenMpi(Mpi):
-    def __init__(self, build, title, settings=()):
-        super().__init__(build, title, "openmpi", "openmpi-bin libopenmpi-dev")
-        self.settings = settings
+    def __init__(self, build):
+        super().__init__(build, "Open MPI", "openmpi", "openmpi-bin libopenmpi-dev")
 
     def version(self):
-        number = first_line([self.launcher, "--version"]).split()[-1]
-        return " ".join([f"Open MPI {number}", *self.settings])
+        return "Open MPI " + first_line([self.launcher, "--version"]).split()[-1]
 
     def launch(self, count):
         as_root = ["--allow-run-as-root"] if os.geteuid() == 0 else []
-        return [*super().launch(count), "--oversubscribe", *as_root, *self.settings]
+        return [*super().launch(count), "--oversubscribe", *as_root]
 
 
 class Mpich(Mpi):
@@ -111,7 +109,7 @@ class Gloo:
 
 # In the table's order.
 PEERS = {
-    "openmpi": lambda build: OpenMpi(build, "Open MPI"),
+    "openmpi": OpenMpi,
     "mpich": Mpich,
     "gloo": lambda build: Gloo(),
 }
