@@ -20,6 +20,7 @@ Nanoseconds MessageCollectives::carry_out(const Operation& operation, std::uint6
     case Collective::AllGather: all_gather(operation, deadline); break;
     case Collective::Broadcast: broadcast(operation, deadline); break;
     case Collective::Barrier: break;
+    default: throw Error(ErrorCode::InvalidArgument, "not yet over messages");
   }
   return last_arrival;
 }
@@ -49,6 +50,8 @@ void MessageCollectives::all_reduce(const Operation& operation, Deadline deadlin
     const Slice slice = slice_of(operation.count, operation.dtype, of, transport_.world_size());
     return std::span(operation.out + slice.begin * size_of(operation.dtype), slice.count * size_of(operation.dtype));
   };
+  if (operation.in != operation.out)
+    std::memcpy(operation.out, operation.in, operation.count * size_of(operation.dtype));
   const std::span<std::byte> own = slice_bytes(rank);
   std::vector<Outgoing> scatter, gather;
   std::vector<Incoming> results;

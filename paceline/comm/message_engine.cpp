@@ -1,5 +1,7 @@
 #include "paceline/comm/message_engine.h"
 
+#include <fmt/format.h>
+
 #include <exception>
 
 namespace paceline {
@@ -24,10 +26,18 @@ MessageEngine::~MessageEngine() {
 
 Buffer MessageEngine::allocate(std::size_t bytes) { return allocate_on_heap(bytes); }
 
+Algorithm MessageEngine::algorithm(const Operation& operation) const {
+  if (operation.algorithm == Algorithm::Auto || operation.algorithm == Algorithm::Direct) return Algorithm::Direct;
+  throw Error(ErrorCode::InvalidArgument,
+              fmt::format("there is no algorithm {} over messages; it has direct", to_string(operation.algorithm)));
+}
+
 std::uint64_t MessageEngine::start(const Operation& operation) {
+  (void)algorithm(operation);
   std::lock_guard lock(mutex_);
   if (failure_) throw Error(*failure_);
   queue_.push_back(operation);
+  counts_[(started_ + 1) % counts_.size()] = operation.count;
   timings_[(started_ + 1) % timings_.size()].launched = now();
   changed_.notify_all();
   return ++started_;
@@ -43,6 +53,11 @@ void MessageEngine::wait(std::uint64_t operation) {
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [&] { return completed_ >= operation || failure_; });
   if (completed_ < operation) throw Error(*failure_);
+}
+
+std::size_t MessageEngine::carried_out(std::uint64_t operation) const {
+  std::lock_guard lock(mutex_);
+  return counts_[operation % counts_.size()];
 }
 
 OperationTiming MessageEngine::timing(std::uint64_t operation) const {

@@ -25,9 +25,12 @@ class MessageEngine final : public Engine {
   Buffer allocate(std::size_t bytes) override;
   bool reaches_all() const override { return true; }
   bool reaches(const void*, std::size_t) const override { return true; }
+  bool takes_any_memory(const Operation&) const override { return true; }
+  Algorithm algorithm(const Operation& operation) const override;
   std::uint64_t start(const Operation& operation) override;
   bool test(std::uint64_t operation) override;
   void wait(std::uint64_t operation) override;
+  std::size_t carried_out(std::uint64_t operation) const override;
   OperationTiming timing(std::uint64_t operation) const override;
   void check() const override { transport_->check(); }
   void abort(const Error& cause) noexcept override { transport_->fail(cause); }
@@ -47,6 +50,7 @@ class MessageEngine final : public Engine {
   bool stopping_ = false;
   std::optional<Error> failure_;
   std::array<OperationTiming, 128> timings_{};
+  std::array<std::size_t, 128> counts_{};
 
   std::thread thread_;
 };
