@@ -1,5 +1,6 @@
 """Draws benchmarks/peers/run's results with gnuplot."""
 
+import math
 import pathlib
 import shutil
 import subprocess
@@ -27,17 +28,19 @@ def draw(path, results, titles):
 def script(path, results, titles):
     columns = min(2, len(results))
     rows = -(-len(results) // columns)
+    times = [time * 1e6 for result in results for row in result["sizes"] for time in row["median"].values()]
     ticks = ", ".join(f'"{size_name(size)}" {size}' for size in TICKS)
     lines = [
         f'set terminal svg size {WIDTH * columns},{HEIGHT * rows} font "sans-serif,12" background "white"',
         f"set output {quoted(path)}",
         f"set multiplot layout {rows},{columns}",
         "set logscale xy",
+        f"set yrange [{10 ** math.floor(math.log10(min(times)))}:{10 ** math.ceil(math.log10(max(times)))}]",
         f"set xtics ({ticks}) rotate by -45",
         'set format y "10^{%L}"',
         'set ylabel "time of an all-reduce, us"',
         "set grid",
-        "set key top left",
+        "set key outside bottom center horizontal",
     ]
     for panel, result in enumerate(results):
         lines += [f'set title "{result["ranks"]} ranks"']
