@@ -46,7 +46,8 @@ def torch_jobs(count):
 
 def quartiles(values):
     few = len(values) < 2
-    return dict(zip(["q1", "median", "q3"], values * 3 if few else statistics.quantiles(values, n=4, method="inclusive")))
+    cuts = values * 3 if few else statistics.quantiles(values, n=4, method="inclusive")
+    return dict(zip(["q1", "median", "q3"], cuts))
 
 
 def markdown_table(rows):

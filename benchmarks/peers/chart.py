@@ -20,7 +20,8 @@ def draw(path, results, titles):
         driver.progress(f"{path} was not drawn: apt-get install gnuplot-nox")
         return
     path = pathlib.Path(path).resolve()
-    done = subprocess.run([gnuplot, "-"], input=script(path, results, titles), capture_output=True, text=True, check=False)
+    text = script(path, results, titles)
+    done = subprocess.run([gnuplot, "-"], input=text, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise SystemExit(f"gnuplot failed:\n{done.stderr}")
 

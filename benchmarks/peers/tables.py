@@ -11,8 +11,8 @@ def ratios(rounds):
 
 def time_table(result, found, missing):
     """`found`: {name: variant}, `missing`: {name: why}."""
-    header = ["size", *(f"{one.title}, us" + ("" if name == "paceline" else " (x paceline)") for name, one in found.items())]
-    rows = [header]
+    units = {name: "us" if name == "paceline" else "us (x paceline)" for name in found}
+    rows = [["size", *(f"{one.title}, {units[name]}" for name, one in found.items())]]
     for row in result["sizes"]:
         cells = [time_cell(row, name) for name in found]
         rows.append([size_name(row["bytes"]), *cells])
