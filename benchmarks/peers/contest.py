@@ -75,7 +75,8 @@ class Contest(contextlib.ExitStack):
                 batch = max(round(SAMPLE_S / estimate_s), min(BATCH, math.ceil(BATCH_S / estimate_s)))
             least = SAMPLES[0] if batch * estimate_s < SLOW_S else 1
             samples = min(max(round(burst_s / (batch * estimate_s)), least), SAMPLES[1])
-            bursts[name] = (size, max(1, samples // 10), samples, batch)
+            # Ranks that woke up on the same core need some ms to be moved apart.
+            bursts[name] = (size, max(1, samples // 5), samples, batch)
         return bursts
 
     def round(self, bursts, shuffle):
