@@ -153,7 +153,7 @@ class Comm {
     bool test();
     /// Blocks; throws as the blocking collectives do.
     void wait();
-    /// After completion; zeros in a world of one.
+    /// After completion, of a timed operation; zeros in a world of one.
     OperationTiming timing() const;
 
    private:

@@ -43,19 +43,26 @@ void Comm::State::tell(const Error& error) noexcept {
   if (store) store->fail(job_rank, to_string(error.code()), error.message());
 }
 
-std::uint64_t Comm::State::carry_out(Operation operation) {
+std::uint64_t Comm::State::carry_out(const Operation& operation, Algorithm chosen) {
   return guarded([&] {
     if (!orphans.empty()) let_go_of_orphans();
-    const ScopedPhase phase(*timeline, Phase::Communication);
-    operation.timed = timeline->in_step();
-    const std::uint64_t number = engine->start(operation);
+    if (timeline->in_step()) return carry_out_in_step(operation, chosen);
+    const std::uint64_t number = engine->start(operation, chosen);
     engine->wait(number);
-    if (!operation.timed) return number;
-    const OperationTiming timing = engine->timing(number);
-    timeline->add_operation({timing.launched, timing.last_arrival, timing.completed,
-                             operation.count * size_of(operation.dtype), to_string(operation.kind)});
     return number;
   });
+}
+
+std::uint64_t Comm::State::carry_out_in_step(const Operation& operation, Algorithm chosen) {
+  const ScopedPhase phase(*timeline, Phase::Communication);
+  Operation timed = operation;
+  timed.timed = true;
+  const std::uint64_t number = engine->start(timed, chosen);
+  engine->wait(number);
+  const OperationTiming timing = engine->timing(number);
+  timeline->add_operation({timing.launched, timing.last_arrival, timing.completed,
+                           operation.count * size_of(operation.dtype), to_string(operation.kind)});
+  return number;
 }
 
 }  // namespace paceline

@@ -61,7 +61,10 @@ struct Comm::State {
   void let_go_of_orphans();
 
   /// Starts the operation, waits for it, and enters it in the timeline. Returns its number.
-  std::uint64_t carry_out(Operation operation);
+  std::uint64_t carry_out(const Operation& operation, Algorithm chosen);
+
+ private:
+  std::uint64_t carry_out_in_step(const Operation& operation, Algorithm chosen);
 };
 
 }  // namespace paceline

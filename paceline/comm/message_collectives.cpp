@@ -28,7 +28,8 @@ Nanoseconds MessageCollectives::carry_out(const Operation& operation, std::uint6
 void MessageCollectives::agree(const Operation& operation, std::uint64_t number, Deadline deadline) {
   const int rank = transport_.rank();
   headers_.resize(static_cast<std::size_t>(transport_.world_size()));
-  headers_[rank] = {signature_of(operation, number), operation.weight};
+  sign(operation, number, headers_[rank].signature);
+  headers_[rank].weight = operation.weight;
   std::vector<Outgoing> outgoing;
   std::vector<Incoming> incoming;
   for (int peer = 0; peer < transport_.world_size(); ++peer) {

@@ -32,8 +32,7 @@ Algorithm MessageEngine::algorithm(const Operation& operation) const {
               fmt::format("there is no algorithm {} over messages; it has direct", to_string(operation.algorithm)));
 }
 
-std::uint64_t MessageEngine::start(const Operation& operation) {
-  (void)algorithm(operation);
+std::uint64_t MessageEngine::start(const Operation& operation, Algorithm) {
   std::lock_guard lock(mutex_);
   if (failure_) throw Error(*failure_);
   queue_.push_back(operation);

@@ -25,9 +25,8 @@ class MessageEngine final : public Engine {
   Buffer allocate(std::size_t bytes) override;
   bool reaches_all() const override { return true; }
   bool reaches(const void*, std::size_t) const override { return true; }
-  bool takes_any_memory(const Operation&) const override { return true; }
   Algorithm algorithm(const Operation& operation) const override;
-  std::uint64_t start(const Operation& operation) override;
+  std::uint64_t start(const Operation& operation, Algorithm chosen) override;
   bool test(std::uint64_t operation) override;
   void wait(std::uint64_t operation) override;
   std::size_t carried_out(std::uint64_t operation) const override;

@@ -45,7 +45,6 @@ void check_counts(const Operation& operation, std::span<const std::size_t> count
 
 void check_uneven(const Operation& operation, int world_size) {
   const bool all_to_all = operation.kind == Collective::AllToAll;
-  if (operation.counts.empty() && operation.receive_counts.empty()) return;
   if (!has_parts(operation.kind)) refuse(operation, "takes no counts of parts");
   if (operation.in_stride != 0 || operation.out_stride != 0 || operation.reach != 0) {
     refuse(operation, "uneven parts lie side by side");
@@ -76,7 +75,6 @@ bool is_in_place(const Operation& operation, int rank) {
 void check_overlap(const Operation& operation, int rank, int world_size) {
   const std::size_t in_bytes = in_extent(operation, rank, world_size) * size_of(operation.dtype);
   const std::size_t out_bytes = out_extent(operation, rank, world_size) * size_of(operation.dtype);
-  if (operation.in == operation.out && is_in_place(operation, rank)) return;
   if (in_bytes == 0 || out_bytes == 0) return;
   const std::less<const std::byte*> before;
   const bool overlap =
@@ -93,8 +91,8 @@ void check_operation(const Operation& operation, int rank, int world_size) {
   if (has_root(operation.kind) && (operation.root < 0 || operation.root >= world_size)) {
     refuse(operation, fmt::format("there is no rank {} in a world of {}", operation.root, world_size));
   }
-  check_uneven(operation, world_size);
-  check_overlap(operation, rank, world_size);
+  if (!operation.counts.empty() || !operation.receive_counts.empty()) check_uneven(operation, world_size);
+  if (operation.in != operation.out || has_parts(operation.kind)) check_overlap(operation, rank, world_size);
 }
 
 bool reduces(Collective kind) {

@@ -11,7 +11,7 @@
 namespace paceline {
 
 // What ranks of a group tell each other in shared memory. Each rank's segment begins with its RankControl, which, but
-// for the doorbell, the chunks and the failure record, only that rank writes.
+// for the doorbell, the chunk counters and the failure record, only that rank writes.
 
 /// What a rank publishes of one operation. `number` is written last: who sees it sees the rest. For the smallest
 /// operations, all of it is one cache line.
@@ -32,8 +32,8 @@ struct alignas(128) SlotDetails {
   std::atomic<std::int64_t> finished_ns;  // when the rank had done its share; peers may look earlier
 };
 
-/// Chunks of an operation that whoever is awake takes. Each word is (low half of the operation's number, chunks); a
-/// word of an earlier operation means none.
+/// How far an operation's chunks are: those of this rank's slice that someone has taken, and in rank 0's control, all
+/// that are done. Each word is (low half of the operation's number, chunks); a word of an earlier operation means none.
 struct alignas(128) ChunkCounters {
   std::atomic<std::uint64_t> taken;
   alignas(64) std::atomic<std::uint64_t> done;
@@ -64,7 +64,7 @@ struct RankControl {
   std::atomic<std::uint32_t> sleeping;
   std::atomic<std::uint32_t> left;  // ended its communicator in good order
   alignas(128) FailureRecord failure;
-  ChunkCounters chunks[kSlots];  // rank 0's are used
+  ChunkCounters chunks[kSlots];
   SlotDetails details[kSlots];
   Slot slots[kSlots];
 

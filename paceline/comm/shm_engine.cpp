@@ -5,22 +5,28 @@
 #include <algorithm>
 #include <cstring>
 
-#include "paceline/base/hash.h"
-
 namespace paceline {
 namespace {
 
+// Bytes that are reduced in less time than it takes to wake a rank.
+constexpr std::size_t kShort = std::size_t{16} << 10;
+
 // Small enough that ranks end at about the same time, large enough that taking one costs nothing beside it.
 std::size_t chunk_elements(const Operation& operation, std::size_t reach) {
-  constexpr std::size_t kSmall = std::size_t{64} << 10, kLarge = std::size_t{256} << 10, kMany = std::size_t{1} << 20;
-  const std::size_t size = size_of(operation.dtype);
-  return (reach * size < kMany ? kSmall : kLarge) / size;
+  constexpr std::size_t kKiB = 1024, kFew = 16 * kKiB, kSome = 64 * kKiB, kMany = 256 * kKiB;
+  const std::size_t bytes = reach * size_of(operation.dtype);
+  const std::size_t chunk = bytes <= kSome ? kFew : bytes < 4 * kMany ? kSome : kMany;
+  return chunk / size_of(operation.dtype);
 }
+
+// Ranks' buffers begin at different places of a page: with the same place in all, the lines that one reduction step
+// reads from many ranks meet in few sets of the cache.
+std::size_t first_buffer(int rank) { return ShmGroup::control_bytes() + 320 * static_cast<std::size_t>(rank) % 4096; }
 
 }  // namespace
 
 struct ShmEngine::Memory {
-  explicit Memory(std::shared_ptr<Segment> own) : segment(std::move(own)), heap(*segment, ShmGroup::control_bytes()) {}
+  Memory(std::shared_ptr<Segment> own, int rank) : segment(std::move(own)), heap(*segment, first_buffer(rank)) {}
 
   static void free(void* owner, std::byte* data, std::size_t bytes) noexcept {
     auto& memory = *static_cast<Memory*>(owner);
@@ -37,7 +43,7 @@ ShmEngine::ShmEngine(ShmGroup group, std::string name, Nanoseconds timeout)
       sync_(group_, std::move(name), timeout),
       one_shot_(view_),
       direct_(view_),
-      memory_(std::make_shared<Memory>(group_.segments[group_.rank])) {}
+      memory_(std::make_shared<Memory>(group_.segments[group_.rank], group_.rank)) {}
 
 ShmEngine::~ShmEngine() { sync_.leave(); }
 
@@ -53,19 +59,18 @@ bool ShmEngine::reaches(const void* data, std::size_t bytes) const {
   return bytes == 0 || (at >= own.data() && at + bytes <= own.data() + own.bytes());
 }
 
-bool ShmEngine::takes_any_memory(const Operation& operation) const {
-  return algorithm(operation) == Algorithm::OneShot;
-}
+// Every line of a slot crosses over to all other cores, while slices cross half as often but wait twice: cheaper,
+// unless a wait means a switch to another rank.
+std::size_t ShmEngine::one_shot_bytes() const { return sync_.oversubscribed() ? Slot::kPayloadBytes : 256; }
 
 Algorithm ShmEngine::algorithm(const Operation& operation) const {
-  const bool fits = ShmOneShot::fits(operation, view_.world_size());
   const bool divisible = operation.kind == Collective::AllReduce || operation.kind == Collective::Reduce;
   switch (operation.algorithm) {
     case Algorithm::Auto:
-      if (fits) return Algorithm::OneShot;
+      if (ShmOneShot::fits(operation, view_.world_size(), one_shot_bytes())) return Algorithm::OneShot;
       return divisible && sync_.oversubscribed() ? Algorithm::Tickets : Algorithm::Slices;
     case Algorithm::OneShot:
-      if (fits) return Algorithm::OneShot;
+      if (ShmOneShot::fits(operation, view_.world_size(), Slot::kPayloadBytes)) return Algorithm::OneShot;
       throw Error(ErrorCode::InvalidArgument,
                   fmt::format("algorithm one_shot takes up to {} bytes of input a rank", Slot::kPayloadBytes));
     case Algorithm::Tickets:
@@ -80,11 +85,14 @@ Algorithm ShmEngine::algorithm(const Operation& operation) const {
                           to_string(operation.algorithm)));
 }
 
-std::uint64_t ShmEngine::start(const Operation& operation) {
+std::uint64_t ShmEngine::start(const Operation& operation, Algorithm chosen) {
   sync_.check();
-  const Algorithm chosen = algorithm(operation);
   if (entered_ - completed_ >= RankControl::kOutstanding) wait(entered_ + 1 - RankControl::kOutstanding);
   enter(operation, chosen);
+  // A small operation that can be done at once ends with waking sleepers, a moment later.
+  const bool small = operation.count * size_of(operation.dtype) <= kShort && operation.counts.empty();
+  const bool at_once = small && shared_ + 1 == entered_ && sync_.everyone_arrived(entered_);
+  if (!at_once) sync_.wake_sleepers();
   advance(Share::Fair);
   return entered_;
 }
@@ -96,16 +104,15 @@ void ShmEngine::enter(const Operation& operation, Algorithm algorithm) {
   RankControl& own = sync_.control(view_.rank);
   Slot& slot = own.slot(number);
   SlotDetails& details = own.details_of(number);
-  details.signature = signature_of(operation, number);
+  sign(operation, number, details.signature);
   details.arrived_ns = operation.timed ? now().count() : 0;
-  const std::uint64_t digest = hash_of(std::as_bytes(std::span(&details.signature, 1)));
+  const std::uint64_t digest = digest_of(details.signature);
   // From here to the slot's number without delay: a peer that polls it takes the cache line away after each write.
   if (algorithm == Algorithm::OneShot) one_shot_.put_input(operation, slot);
   else direct_.put_operands(operation, slot);
   slot.digest = digest;
   slot.weight = operation.weight;
   sync_.publish_arrival(number);
-  __builtin_prefetch(&own.slot(number + 1), 1);
   entered_ = number;
   entered(number) = {operation, algorithm, operation.count};
 }
@@ -178,12 +185,18 @@ bool ShmEngine::take_chunks(std::uint64_t number, Share share) {
   const auto world = static_cast<std::size_t>(view_.world_size());
   const std::size_t most = share == Share::All ? chunks : (chunks + world - 1) / world;
   ShmTickets tickets = this->tickets(number);
+  bool own = true;
   for (std::size_t taken = 0; taken < most; ++taken) {
-    const auto mine = tickets.take();
+    auto mine = own ? tickets.take_own() : std::nullopt;
+    if (!mine) {
+      if (own && chunks > 4) sched_yield();
+      own = false;
+      mine = tickets.take_any();
+    }
     if (!mine) return true;
     const std::size_t from = *mine * chunk;
     direct_.reduce_range(entry.operation, number, from, std::min(chunk, entry.carried_out - from));
-    if (tickets.give_back(1)) sync_.wake_sleepers();
+    if (tickets.give_back()) sync_.wake_sleepers();
   }
   return share == Share::All;
 }
@@ -191,7 +204,7 @@ bool ShmEngine::take_chunks(std::uint64_t number, Share share) {
 ShmTickets ShmEngine::tickets(std::uint64_t number) const {
   const Entered& entry = entered(number);
   const std::size_t chunk = chunk_elements(entry.operation, entry.carried_out);
-  return {sync_.control(0), number, static_cast<std::uint32_t>((entry.carried_out + chunk - 1) / chunk)};
+  return {view_, number, static_cast<std::uint32_t>((entry.carried_out + chunk - 1) / chunk)};
 }
 
 bool ShmEngine::is_complete(std::uint64_t number) {

@@ -24,13 +24,12 @@ class ShmEngine final : public Engine {
   Buffer allocate(std::size_t bytes) override;
   bool reaches_all() const override { return false; }
   bool reaches(const void* data, std::size_t bytes) const override;
-  bool takes_any_memory(const Operation& operation) const override;
   Algorithm algorithm(const Operation& operation) const override;
   std::uint64_t offset_of(const std::byte* memory) const override {
     return static_cast<std::uint64_t>(memory - view_.bases[view_.rank]);
   }
   std::byte* at_peer(int rank, std::uint64_t offset) const override { return view_.bases[rank] + offset; }
-  std::uint64_t start(const Operation& operation) override;
+  std::uint64_t start(const Operation& operation, Algorithm chosen) override;
   bool test(std::uint64_t operation) override;
   void wait(std::uint64_t operation) override;
   std::size_t carried_out(std::uint64_t operation) const override;
@@ -57,6 +56,7 @@ class ShmEngine final : public Engine {
   bool is_complete(std::uint64_t number);
   void note_completions();
 
+  std::size_t one_shot_bytes() const;
   const Entered& entered(std::uint64_t number) const { return entered_operations_[number % RankControl::kSlots]; }
   Entered& entered(std::uint64_t number) { return entered_operations_[number % RankControl::kSlots]; }
 

@@ -41,10 +41,10 @@ std::size_t packed_begin(const Operation& operation, int part) {
 
 }  // namespace
 
-bool ShmOneShot::fits(const Operation& operation, int world_size) {
+bool ShmOneShot::fits(const Operation& operation, int world_size, std::size_t bytes) {
   // In an uneven all_to_all, ranks do not know what others send.
   if (operation.kind == Collective::AllToAll && !operation.counts.empty()) return false;
-  return largest_input(operation, world_size) <= Slot::kPayloadBytes / size_of(operation.dtype);
+  return largest_input(operation, world_size) <= bytes / size_of(operation.dtype);
 }
 
 void ShmOneShot::put_input(const Operation& operation, Slot& slot) const {
@@ -100,14 +100,17 @@ void ShmOneShot::finish(const Operation& operation, std::uint64_t number) {
 }
 
 void ShmOneShot::reduce_inputs(const Operation& operation, std::uint64_t number, std::size_t from, std::size_t count) {
-  sources_.clear();
-  weights_.clear();
-  for (int peer = 0; peer < view_.world_size(); ++peer) {
-    sources_.push_back(input(peer, number) + from * size_of(operation.dtype));
-    if (operation.reduce == ReduceOp::Mean) weights_.push_back(view_.slot(peer, number).weight);
+  const std::size_t world = sources_.size();
+  const std::size_t offset = from * size_of(operation.dtype);
+  for (std::size_t peer = 0; peer < world; ++peer) {
+    const Slot& slot = view_.slot(static_cast<int>(peer), number);
+    sources_[peer] = slot.payload + offset;
+    weights_[peer] = slot.weight;
   }
   std::byte* const destinations[] = {operation.out};
-  reduce(operation.reduce, operation.dtype, sources_, destinations, count, weights_);
+  const bool mean = operation.reduce == ReduceOp::Mean;
+  reduce(operation.reduce, operation.dtype, sources_, destinations, count,
+         mean ? std::span<const double>(weights_) : std::span<const double>());
 }
 
 }  // namespace paceline

@@ -12,10 +12,10 @@ namespace paceline {
 /// shared-memory paths, with the payload in the flag's cache line as Open MPI's xhc has it.
 class ShmOneShot {
  public:
-  explicit ShmOneShot(const ShmView& view) : view_(view) {}
+  explicit ShmOneShot(const ShmView& view) : view_(view), sources_(view.bases.size()), weights_(view.bases.size()) {}
 
-  /// True if every rank's input fits its slot. The same on all ranks.
-  static bool fits(const Operation& operation, int world_size);
+  /// True if every rank's input fits into `bytes`, which a slot has at most. The same on all ranks.
+  static bool fits(const Operation& operation, int world_size, std::size_t bytes);
   /// Copies this rank's input to its slot.
   void put_input(const Operation& operation, Slot& slot) const;
   void finish(const Operation& operation, std::uint64_t number);

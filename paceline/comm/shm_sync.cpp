@@ -43,35 +43,20 @@ ShmSync::ShmSync(const ShmGroup& group, std::string name, Nanoseconds timeout)
       oversubscribed_(is_oversubscribed(controls_)),
       own_(*controls_[rank_]) {}
 
-void ShmSync::publish_arrival(std::uint64_t number) {
-  own_.slot(number).number.store(number, std::memory_order_seq_cst);
-  own_.arrived.store(number, std::memory_order_release);
-  wake_sleepers();
-}
-
 void ShmSync::publish_finish(std::uint64_t number) {
-  own_.finished.store(number, std::memory_order_seq_cst);
+  own_.finished.store(number, std::memory_order_release);
   wake_sleepers();
 }
 
-// The stores before it are sequentially consistent, as is the sleeper's side: either it sees them, or we see that it
-// sleeps.
 void ShmSync::wake_sleepers() {
+  // With the sequentially consistent stores and loads of a sleeper: either it sees what was stored before, or we see
+  // that it sleeps.
+  std::atomic_thread_fence(std::memory_order_seq_cst);
   for (RankControl* control : controls_) {
     if (control->sleeping.load(std::memory_order_seq_cst) == 0) continue;
     control->doorbell.fetch_add(1, std::memory_order_seq_cst);
     futex_wake(control->doorbell);
   }
-}
-
-bool ShmSync::everyone_arrived(std::uint64_t number) {
-  if (known_arrived_ >= number) return true;
-  for (; next_to_arrive_ < world_size(); ++next_to_arrive_) {
-    if (is_late(next_to_arrive_, Stage::Arrival, number)) return false;
-  }
-  known_arrived_ = number;
-  next_to_arrive_ = 0;
-  return true;
 }
 
 bool ShmSync::everyone_finished(std::uint64_t number) {
@@ -126,11 +111,6 @@ void ShmSync::look_around(Stage stage, std::uint64_t number, Patience& patience)
   // A look-up that took long is this rank's own absence (a suspended job), not a peer's.
   patience.waited += std::min(now() - std::exchange(patience.looked, now()), 5 * kLookUp);
   if (patience.waited >= timeout_) time_out(stage, number);
-}
-
-bool ShmSync::is_late(int peer, Stage stage, std::uint64_t number) const {
-  if (stage == Stage::Finish) return controls_[peer]->finished.load(std::memory_order_seq_cst) < number;
-  return controls_[peer]->slot(number).number.load(std::memory_order_seq_cst) != number;
 }
 
 void ShmSync::time_out(Stage stage, std::uint64_t number) {

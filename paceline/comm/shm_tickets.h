@@ -3,44 +3,64 @@
 #include <cstdint>
 #include <optional>
 
-#include "paceline/comm/shm_control.h"
+#include "paceline/comm/shm_view.h"
 
 namespace paceline {
 
-/// The chunks of one operation, given to whichever rank asks next. Lock-free, in shared memory.
+/// The chunks of one operation, given to whichever rank asks next: first those of its own slice, which its processor's
+/// cache may hold, then what others have not taken. Lock-free, in shared memory.
 class ShmTickets {
  public:
-  ShmTickets(RankControl& rank_0, std::uint64_t number, std::uint32_t chunks)
-      : counters_(rank_0.chunks[number % RankControl::kSlots]), tag_(number << 32), chunks_(chunks) {}
+  ShmTickets(const ShmView& view, std::uint64_t number, std::uint32_t chunks)
+      : view_(view), number_(number), tag_(number << 32), chunks_(chunks) {}
 
-  /// The next chunk that nobody has; none when all are taken.
-  std::optional<std::uint32_t> take() {
-    std::uint64_t seen = counters_.taken.load(std::memory_order_relaxed);
-    for (;;) {
-      const std::uint64_t next = mine(seen);
-      if (next >= chunks_) return std::nullopt;
-      if (counters_.taken.compare_exchange_weak(seen, tag_ | (next + 1), std::memory_order_relaxed)) {
-        return static_cast<std::uint32_t>(next);
-      }
+  /// A chunk of this rank's slice that nobody has.
+  std::optional<std::uint32_t> take_own() { return take_from(view_.rank); }
+
+  /// A chunk of any slice that nobody has; none when all are taken.
+  std::optional<std::uint32_t> take_any() {
+    const int world = view_.world_size();
+    for (; slices_done_ < world; ++slices_done_) {
+      if (const auto chunk = take_from((view_.rank + slices_done_) % world)) return chunk;
     }
+    return std::nullopt;
   }
 
-  /// This many of the chunks that this rank took are done. True if they were the last.
-  bool give_back(std::uint32_t chunks) {
-    std::uint64_t seen = counters_.done.load(std::memory_order_relaxed);
-    while (!counters_.done.compare_exchange_weak(seen, tag_ | (mine(seen) + chunks), std::memory_order_seq_cst)) {
+  /// A chunk that this rank took is done. True if it was the last of all.
+  bool give_back() {
+    std::atomic<std::uint64_t>& done = counters(0).done;
+    std::uint64_t seen = done.load(std::memory_order_relaxed);
+    while (!done.compare_exchange_weak(seen, tag_ | (of_this(seen) + 1), std::memory_order_seq_cst)) {
     }
-    return mine(seen) + chunks == chunks_;
+    return of_this(seen) + 1 == chunks_;
   }
 
-  bool all_done() const { return mine(counters_.done.load(std::memory_order_seq_cst)) >= chunks_; }
+  bool all_done() const { return of_this(counters(0).done.load(std::memory_order_seq_cst)) >= chunks_; }
 
  private:
-  std::uint64_t mine(std::uint64_t word) const { return (word ^ tag_) >> 32 == 0 ? word & UINT32_MAX : 0; }
+  std::optional<std::uint32_t> take_from(int owner) {
+    const std::uint32_t begin = slice_begin(owner), size = slice_begin(owner + 1) - begin;
+    std::atomic<std::uint64_t>& taken = counters(owner).taken;
+    std::uint64_t seen = taken.load(std::memory_order_relaxed);
+    while (of_this(seen) < size) {
+      if (taken.compare_exchange_weak(seen, tag_ | (of_this(seen) + 1), std::memory_order_relaxed)) {
+        return begin + static_cast<std::uint32_t>(of_this(seen));
+      }
+    }
+    return std::nullopt;
+  }
 
-  ChunkCounters& counters_;
-  const std::uint64_t tag_;
+  std::uint32_t slice_begin(int rank) const {
+    return static_cast<std::uint32_t>(std::uint64_t{chunks_} * static_cast<std::uint64_t>(rank) /
+                                      static_cast<std::uint64_t>(view_.world_size()));
+  }
+  std::uint64_t of_this(std::uint64_t word) const { return (word ^ tag_) >> 32 == 0 ? word & UINT32_MAX : 0; }
+  ChunkCounters& counters(int of) const { return view_.controls[of]->chunks[number_ % RankControl::kSlots]; }
+
+  const ShmView& view_;
+  const std::uint64_t number_, tag_;
   const std::uint32_t chunks_;
+  int slices_done_ = 0;  // slices, from its own on, of which nothing is left
 };
 
 }  // namespace paceline

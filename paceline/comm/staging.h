@@ -23,7 +23,7 @@ class StagedOperation {
 namespace staged {
 
 /// True if the engine can carry it out from and to where the operands lie.
-bool reaches_operands(const Comm::State& comm, const Operation& operation);
+bool reaches_operands(const Comm::State& comm, const Operation& operation, Algorithm chosen);
 
 /// Carries an operation out on any memory, and waits for it. Where the engine does not reach all operands, it goes in
 /// pieces, which are the same on all ranks, and operands that it does not reach go through a small buffer: two copies

@@ -27,8 +27,9 @@ namespace {
 
 Comm join(const BenchOptions& options);
 BenchFacts facts_of(const Comm& comm);
-void require_algorithm(const Comm& comm, const BenchOperands& operands, const std::vector<BenchRow>& rows);
-BenchReport measure_all(const Comm& comm, const BenchOptions& options, const std::vector<BenchRow>& rows);
+std::string algorithm_refusal(const Comm& comm, const BenchOperands& operands, const std::vector<BenchRow>& rows);
+BenchReport measure_all(const Comm& comm, const BenchOptions& options, const BenchOperands& operands,
+                        const std::vector<BenchRow>& rows);
 void print(const std::string& text);
 int write_results(const BenchReport& report);
 
@@ -37,7 +38,15 @@ int write_results(const BenchReport& report);
 int run_bench_worker(const BenchOptions& options) {
   const Comm comm = join(options);
   try {
-    const BenchReport report = measure_all(comm, options, plan_rows(options, comm.world_size()));
+    const std::vector<BenchRow> rows = plan_rows(options, comm.world_size());
+    const BenchOperands operands(comm, options, rows, options.buffers);
+    if (const std::string refusal = algorithm_refusal(comm, operands, rows); !refusal.empty()) {
+      // The same on all ranks. One says it, and none leaves before all have seen it.
+      comm.barrier();
+      if (comm.rank() == 0) fmt::print(stderr, "paceline bench: {}\n", refusal);
+      return comm.rank() == 0 ? kExitUsage : 0;
+    }
+    const BenchReport report = measure_all(comm, options, operands, rows);
     return comm.rank() == 0 ? write_results(report) : 0;
   } catch (const std::exception& error) {
     comm.abort(error.what());
@@ -48,21 +57,28 @@ int run_bench_worker(const BenchOptions& options) {
 namespace {
 
 /// The one place that knows how a transport is asked for.
-Comm join(const BenchOptions& options) {
-  if (options.transport == BenchTransport::Tcp) {
-    throw Error(ErrorCode::InvalidArgument, "there is no transport tcp yet; leave out --transport");
+Comm join(const BenchOptions& /*options*/) { return Comm::from_env(); }
+
+/// Before minutes of measuring: why the algorithm that was asked for cannot carry out a row, or "".
+std::string algorithm_refusal(const Comm& comm, const BenchOperands& operands, const std::vector<BenchRow>& rows) {
+  for (const BenchRow& row : rows) {
+    try {
+      comm.algorithm(operands.operation(row));
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::InvalidArgument) throw;
+      return fmt::format("{}, and was asked for at {} bytes", error.message(), row.bytes);
+    }
   }
-  return Comm::from_env();
+  return "";
 }
 
-BenchReport measure_all(const Comm& comm, const BenchOptions& options, const std::vector<BenchRow>& rows) {
+BenchReport measure_all(const Comm& comm, const BenchOptions& options, const BenchOperands& operands,
+                        const std::vector<BenchRow>& rows) {
   BenchReport report{.options = options, .facts = facts_of(comm), .results = {}};
   const bool prints = comm.rank() == 0 && options.json != "-";
-  const BenchOperands operands(comm, options, rows, options.buffers);
+  if (prints) print(table_head(options, report.facts));
   std::optional<BenchOperands> mapped;  // where the others could not reach them
   if (options.buffers == BenchBuffers::Private) mapped.emplace(comm, options, rows, BenchBuffers::Registered);
-  require_algorithm(comm, operands, rows);
-  if (prints) print(table_head(options, report.facts));
   const BenchMeter meter(comm, options, operands, mapped ? *mapped : operands);
   for (const BenchRow& row : rows) {
     const RowSamples samples = meter.measure(row);
@@ -84,19 +100,6 @@ BenchFacts facts_of(const Comm& comm) {
           .engine = comm.engine_name(),
           .kernel = kernel_target(),
           .started = fmt::format("{:%FT%TZ}", fmt::gmtime(std::time(nullptr)))};
-}
-
-/// Before minutes of measuring: that the algorithm which was asked for can carry out each row.
-void require_algorithm(const Comm& comm, const BenchOperands& operands, const std::vector<BenchRow>& rows) {
-  for (const BenchRow& row : rows) {
-    try {
-      comm.algorithm(operands.operation(row));
-    } catch (const Error& error) {
-      if (error.code() != ErrorCode::InvalidArgument) throw;
-      throw Error(ErrorCode::InvalidArgument,
-                  fmt::format("--algorithm: {}; it was asked for at {}", error.message(), size_text(row.bytes)));
-    }
-  }
 }
 
 void print(const std::string& text) {

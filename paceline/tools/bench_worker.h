@@ -5,8 +5,8 @@
 namespace paceline::tools {
 
 /// Measures as one rank of the job that the environment tells of; rank 0 prints the table and writes the files. Returns
-/// the exit code: 1 on rank 0 if elements were wrong, kExitOutput if a file cannot be written.
-/// Throws InvalidArgument before anything is measured, and what collectives throw, having told the others.
+/// the exit code, of which rank 0's says something: 1 if elements were wrong, kExitUsage for an algorithm that cannot
+/// do what was asked, kExitOutput if a file cannot be written. Throws what collectives throw, having told the others.
 int run_bench_worker(const BenchOptions& options);
 
 }  // namespace paceline::tools
