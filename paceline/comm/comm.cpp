@@ -216,12 +216,14 @@ Comm::Work Comm::start(const Operation& operation) const {
     return {};
   }
   if (!state_->orphans.empty()) state_->let_go_of_orphans();
-  const Algorithm chosen = state_->engine->algorithm(operation);
+  Operation reachable = operation;
+  reachable.started = true;
+  const Algorithm chosen = state_->engine->algorithm(reachable);
   std::shared_ptr<StagedOperation> staged;
-  if (!staged::reaches_operands(*state_, operation, chosen)) {
-    staged = std::make_shared<StagedOperation>(*state_, operation);
+  if (!staged::reaches_operands(*state_, reachable, chosen)) {
+    staged = std::make_shared<StagedOperation>(*state_, reachable);
+    reachable = staged->operation();
   }
-  const Operation& reachable = staged ? staged->operation() : operation;
   Work work(state_.get(), state_->guarded([&] { return state_->engine->start(reachable, chosen); }));
   work.staged_ = std::move(staged);
   return work;

@@ -164,9 +164,9 @@ class Comm {
     std::shared_ptr<StagedOperation> staged_;
   };
 
-  /// Starts an operation and returns without waiting for peers. The operands stay untouched until it completes.
-  /// Operands in memory of allocate(), or of an engine that reaches all memory, are communicated from where they lie;
-  /// others are copied, through a buffer of their size.
+  /// Starts an operation and returns without waiting for peers; all ranks start it, or all block. The operands stay
+  /// untouched until it completes. Operands in memory of allocate(), or of an engine that reaches all memory, are
+  /// communicated from where they lie; others are copied, through a buffer of their size.
   Work start(const Operation& operation) const;
 
   /// Collective. Ranks that give the same `color` form a new communicator, ordered by (key, rank).
