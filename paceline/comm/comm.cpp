@@ -159,9 +159,10 @@ void Comm::scatter(Dtype dtype, std::span<const std::byte> in, std::span<std::by
 
 void Comm::all_to_all(Dtype dtype, std::span<const std::byte> in, std::span<std::byte> out, Counts send_counts,
                       Counts receive_counts) const {
+  const auto world = static_cast<std::size_t>(world_size());
   const Operation operation{.kind = Collective::AllToAll,
                             .dtype = dtype,
-                            .count = element_count(dtype, in.size() / static_cast<std::size_t>(world_size())),
+                            .count = send_counts.empty() ? element_count(dtype, in.size() / world) : 0,
                             .in = in.data(),
                             .out = out.data(),
                             .counts = send_counts,

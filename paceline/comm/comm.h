@@ -153,7 +153,8 @@ class Comm {
     bool test();
     /// Blocks; throws as the blocking collectives do.
     void wait();
-    /// After completion, of a timed operation; zeros in a world of one.
+    /// After completion, of a timed operation; zeros in a world of one. Throws InvalidArgument once 64 more were
+    /// started.
     OperationTiming timing() const;
 
    private:

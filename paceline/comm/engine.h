@@ -15,8 +15,8 @@ namespace paceline {
 /// Where a Buffer's memory is. One value today; GPU engines add theirs.
 enum class Device : std::uint8_t { Host };
 
-/// Memory that the engine can communicate from without a copy. Move-only; freed when it dies; no
-/// operation on it may be outstanding then. Zeroed, and aligned to 64 bytes.
+/// Memory that the engine can communicate from without a copy. Move-only; freed when it dies, or once the operations
+/// that are under way then are complete. Zeroed, and aligned to 64 bytes.
 class Buffer {
  public:
   using Free = void (*)(void* owner, std::byte* data, std::size_t bytes) noexcept;
@@ -90,7 +90,8 @@ class Engine {
   /// Of a complete operation: the elements of the whole, or of each part, that were carried out. All, unless a rank's
   /// operands held less (Operation::reach). Known for the last 64.
   virtual std::size_t carried_out(std::uint64_t operation) const = 0;
-  /// Of a complete operation; known for the last 64. What untimed ranks did is left out.
+  /// Of a complete operation. What untimed ranks did is left out. Throws InvalidArgument for one that is not among the
+  /// last 64 started.
   virtual OperationTiming timing(std::uint64_t operation) const = 0;
   /// Throws the engine's failure, if it has one, whichever rank it came from.
   virtual void check() const = 0;

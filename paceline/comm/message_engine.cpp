@@ -61,6 +61,11 @@ std::size_t MessageEngine::carried_out(std::uint64_t operation) const {
 
 OperationTiming MessageEngine::timing(std::uint64_t operation) const {
   std::lock_guard lock(mutex_);
+  if (started_ - operation >= timings_.size() / 2) {
+    throw Error(ErrorCode::InvalidArgument,
+                fmt::format("when operation #{} ran is no longer known: ask before {} more are started", operation,
+                            timings_.size() / 2));
+  }
   return timings_[operation % timings_.size()];
 }
 

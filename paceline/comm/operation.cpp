@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <functional>
 #include <numeric>
 
@@ -37,10 +38,30 @@ std::size_t out_parts_extent(const Operation& operation, int world_size) {
   throw Error(ErrorCode::InvalidArgument, fmt::format("{}: {}", to_string(operation.kind), why));
 }
 
+// Elements whose bytes a pointer can still span.
+std::size_t most_elements(Dtype dtype) { return PTRDIFF_MAX / size_of(dtype); }
+
 void check_counts(const Operation& operation, std::span<const std::size_t> counts, const char* name, int world_size) {
-  if (counts.size() == static_cast<std::size_t>(world_size)) return;
-  refuse(operation,
-         fmt::format("{} must have one number for each of the {} ranks, but has {}", name, world_size, counts.size()));
+  if (counts.size() != static_cast<std::size_t>(world_size)) {
+    refuse(operation, fmt::format("{} must have one number for each of the {} ranks, but has {}", name, world_size,
+                                  counts.size()));
+  }
+  std::size_t left = most_elements(operation.dtype);
+  for (const std::size_t count : counts) {
+    if (count > left) refuse(operation, fmt::format("{} add up to more than memory can hold", name));
+    left -= count;
+  }
+}
+
+void check_even(const Operation& operation, int world_size) {
+  const std::size_t most = most_elements(operation.dtype);
+  const bool parts = has_parts(operation.kind);
+  for (const std::size_t stride : {operation.count, operation.in_stride, operation.out_stride}) {
+    if (stride <= most && (!parts || stride <= most / static_cast<std::size_t>(world_size))) continue;
+    refuse(operation, fmt::format("{} elements are more than memory can hold", stride));
+  }
+  const auto fits = [&](std::size_t stride) { return stride == 0 || stride >= operation.count; };
+  if (!fits(operation.in_stride) || !fits(operation.out_stride)) refuse(operation, "parts must not overlap");
 }
 
 void check_uneven(const Operation& operation, int world_size) {
@@ -52,6 +73,11 @@ void check_uneven(const Operation& operation, int world_size) {
   check_counts(operation, operation.counts, all_to_all ? "send_counts" : "counts", world_size);
   if (all_to_all) check_counts(operation, operation.receive_counts, "receive_counts", world_size);
   else if (!operation.receive_counts.empty()) refuse(operation, "takes one list of counts");
+}
+
+void check_operand(const Operation& operation, const char* name, const std::byte* at, std::size_t elements) {
+  if (at != nullptr || elements == 0) return;
+  refuse(operation, fmt::format("{} is null, but has {} elements", name, elements));
 }
 
 /// True for operands that may lie over each other as the table in operation.h says.
@@ -92,6 +118,10 @@ void check_operation(const Operation& operation, int rank, int world_size) {
     refuse(operation, fmt::format("there is no rank {} in a world of {}", operation.root, world_size));
   }
   if (!operation.counts.empty() || !operation.receive_counts.empty()) check_uneven(operation, world_size);
+  else check_even(operation, world_size);
+  if (operation.reach != 0) refuse(operation, "reach is for the pieces that a call is cut into");
+  check_operand(operation, "in", operation.in, in_extent(operation, rank, world_size));
+  check_operand(operation, "out", operation.out, out_extent(operation, rank, world_size));
   if (operation.in != operation.out || has_parts(operation.kind)) check_overlap(operation, rank, world_size);
 }
 

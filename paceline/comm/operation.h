@@ -72,7 +72,7 @@ struct Operation {
   std::size_t in_stride = 0, out_stride = 0;
   /// Elements of the whole, or of each part, that the operands hold; 0 means all. If it is less on any rank, only the
   /// least of them are carried out on all ranks (Engine::carried_out()); the rest is another operation. Not with uneven
-  /// parts.
+  /// parts, and not for users: Comm sets it.
   std::size_t reach = 0;
   double weight = 1;       ///< This rank's share of a Mean; may differ between ranks.
   const char* label = "";  ///< Stands in error messages and traces, e.g. "bucket 2". Lives as long as the operation.
@@ -95,7 +95,7 @@ std::size_t in_extent(const Operation& operation, int rank, int world_size);
 std::size_t out_extent(const Operation& operation, int rank, int world_size);
 
 /// Throws InvalidArgument, saying why, if this rank could not carry it out whatever the others call: root, uneven
-/// parts, overlaps.
+/// parts, sizes that no memory has, null operands, overlaps.
 void check_operation(const Operation& operation, int rank, int world_size);
 
 }  // namespace paceline

@@ -33,10 +33,10 @@ struct alignas(128) SlotDetails {
 };
 
 /// How far an operation's chunks are: those of this rank's slice that someone has taken, and in rank 0's control, all
-/// that are done. Each word is (low half of the operation's number, chunks); a word of an earlier operation means none.
+/// that are done. Set to zero by this rank when it enters the operation.
 struct alignas(128) ChunkCounters {
-  std::atomic<std::uint64_t> taken;
-  alignas(64) std::atomic<std::uint64_t> done;
+  std::atomic<std::uint32_t> taken;
+  alignas(64) std::atomic<std::uint32_t> done;
 };
 
 /// The first failure of a group; lives in rank 0's control.

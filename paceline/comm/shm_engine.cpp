@@ -3,7 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
+#include <mutex>
+#include <new>
+#include <vector>
 
 namespace paceline {
 namespace {
@@ -26,15 +30,43 @@ std::size_t first_buffer(int rank) { return ShmGroup::control_bytes() + 320 * st
 }  // namespace
 
 struct ShmEngine::Memory {
+  /// Freed while operations were under way.
+  struct Kept {
+    std::size_t offset, bytes;
+    std::uint64_t until;  // this operation is complete
+  };
+
   Memory(std::shared_ptr<Segment> own, int rank) : segment(std::move(own)), heap(*segment, first_buffer(rank)) {}
 
+  // Peers may still read and write what an exception frees here: given back at once, they would sum up zeros.
   static void free(void* owner, std::byte* data, std::size_t bytes) noexcept {
     auto& memory = *static_cast<Memory*>(owner);
-    memory.heap.free(static_cast<std::size_t>(data - memory.segment->data()), bytes);
+    const auto offset = static_cast<std::size_t>(data - memory.segment->data());
+    const std::uint64_t last = memory.entered.load(std::memory_order_relaxed);
+    if (memory.completed.load(std::memory_order_relaxed) == last) return memory.heap.free(offset, bytes);
+    try {
+      const std::lock_guard lock(memory.mutex);
+      memory.kept.push_back({offset, bytes, last});
+    } catch (const std::bad_alloc&) {
+      // Kept as long as the segment.
+    }
+  }
+
+  void release_kept() {
+    const std::lock_guard lock(mutex);
+    std::erase_if(kept, [&](const Kept& one) {
+      if (one.until > completed.load(std::memory_order_relaxed)) return false;
+      heap.free(one.offset, one.bytes);
+      return true;
+    });
   }
 
   std::shared_ptr<Segment> segment;
   SegmentHeap heap;
+  // As the engine has them, which may be gone. Buffers may be freed by any thread.
+  std::atomic<std::uint64_t> entered = 0, completed = 0;
+  std::mutex mutex;
+  std::vector<Kept> kept;
 };
 
 ShmEngine::ShmEngine(ShmGroup group, std::string name, Nanoseconds timeout)
@@ -49,6 +81,7 @@ ShmEngine::~ShmEngine() { sync_.leave(); }
 
 Buffer ShmEngine::allocate(std::size_t bytes) {
   sync_.check();
+  memory_->release_kept();
   const std::size_t offset = memory_->heap.allocate(bytes);
   return {memory_->segment->data() + offset, bytes, memory_, &Memory::free};
 }
@@ -108,12 +141,14 @@ void ShmEngine::enter(const Operation& operation, Algorithm algorithm) {
   details.arrived_ns = operation.timed ? now().count() : 0;
   const std::uint64_t digest = digest_of(details.signature);
   // From here to the slot's number without delay: a peer that polls it takes the cache line away after each write.
+  if (algorithm == Algorithm::Tickets) ShmTickets::prepare(own, number);
   if (algorithm == Algorithm::OneShot) one_shot_.put_input(operation, slot);
   else direct_.put_operands(operation, slot);
   slot.digest = digest;
   slot.weight = operation.weight;
   sync_.publish_arrival(number);
   entered_ = number;
+  memory_->entered.store(number, std::memory_order_relaxed);
   entered(number) = {operation, algorithm, operation.count};
 }
 
@@ -217,6 +252,7 @@ bool ShmEngine::is_complete(std::uint64_t number) {
 
 void ShmEngine::note_completions() {
   while (completed_ < shared_ && is_complete(completed_ + 1)) ++completed_;
+  memory_->completed.store(completed_, std::memory_order_relaxed);
 }
 
 std::size_t ShmEngine::carried_out(std::uint64_t operation) const { return entered(operation).carried_out; }
@@ -224,6 +260,11 @@ std::size_t ShmEngine::carried_out(std::uint64_t operation) const { return enter
 // Nobody enters operation n + 2 x kOutstanding before this rank has entered n + kOutstanding, so what is read here is
 // still about this operation.
 OperationTiming ShmEngine::timing(std::uint64_t operation) const {
+  if (entered_ - operation >= RankControl::kOutstanding) {
+    throw Error(ErrorCode::InvalidArgument,
+                fmt::format("when operation #{} ran is no longer known: ask before {} more are started", operation,
+                            RankControl::kOutstanding));
+  }
   std::int64_t last_arrival = 0, completed = 0;
   for (int peer = 0; peer < view_.world_size(); ++peer) {
     SlotDetails& details = sync_.control(peer).details_of(operation);

@@ -5,6 +5,7 @@
 #include <poll.h>
 #include <sys/random.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -72,7 +73,9 @@ void wait_readable(int fd, Deadline deadline, const std::string& doing) {
   }
 }
 
-void check_same_user(int link) {
+// Checks that the other end is a process of this user.
+PeerLink link_to_peer(UniqueFd socket) {
+  const int link = socket.get();
   ucred peer{};
   socklen_t length = sizeof peer;
   if (getsockopt(link, SOL_SOCKET, SO_PEERCRED, &peer, &length) != 0)
@@ -80,6 +83,8 @@ void check_same_user(int link) {
   if (peer.uid != geteuid()) {
     throw Error(ErrorCode::InvalidArgument, fmt::format("a process of user {} tried to join this job", peer.uid));
   }
+  // Without one (an old kernel, a process of another namespace) the socket alone tells.
+  return {std::move(socket), UniqueFd(static_cast<int>(syscall(SYS_pidfd_open, peer.pid, 0)))};
 }
 
 /// A message that holds a Hello and has room for one descriptor.
@@ -171,8 +176,9 @@ ShmGroup connect_shm_group(Store& store, const std::string& name, int rank, int 
   const auto addresses = gather_addresses(store, name, world_size, deadline);
 
   const Hello hello{RankControl::kMagic, group.control(rank).nonce, rank, world_size};
-  const auto join = [&](UniqueFd link, const Hello& theirs, UniqueFd segment) {
-    if (theirs.world_size != world_size || theirs.rank < 0 || theirs.rank >= world_size || group.links[theirs.rank]) {
+  const auto join = [&](PeerLink link, const Hello& theirs, UniqueFd segment) {
+    if (theirs.world_size != world_size || theirs.rank < 0 || theirs.rank >= world_size ||
+        group.links[theirs.rank].socket) {
       throw Error(ErrorCode::Mismatch,
                   fmt::format("joining '{}': rank {} of {} came, but this is rank {} of {}; start all workers of a job "
                               "with one launcher",
@@ -189,23 +195,23 @@ ShmGroup connect_shm_group(Store& store, const std::string& name, int rank, int 
 
   // Lower ranks are called, higher ranks call; rank 0 only answers, so nobody waits in a circle.
   for (int peer = 0; peer < rank; ++peer) {
-    UniqueFd link = unix_socket();
+    UniqueFd socket = unix_socket();
     const Address address(addresses[peer]);
-    if (connect(link.get(), address.get(), address.length) != 0) {
+    if (connect(socket.get(), address.get(), address.length) != 0) {
       throw Error(ErrorCode::PeerLost, fmt::format("joining '{}': rank {} has gone", name, peer), rank, peer);
     }
-    check_same_user(link.get());
-    send_hello(link.get(), hello, group.segments[rank]->fd());
-    auto [theirs, segment] = receive_hello(link.get(), deadline);
+    PeerLink link = link_to_peer(std::move(socket));
+    send_hello(link.socket.get(), hello, group.segments[rank]->fd());
+    auto [theirs, segment] = receive_hello(link.socket.get(), deadline);
     join(std::move(link), theirs, std::move(segment));
   }
   for (int answered = rank + 1; answered < world_size; ++answered) {
     wait_readable(listener.get(), deadline, fmt::format("joining '{}': waiting for higher ranks", name));
-    UniqueFd link(accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
-    if (!link) throw system_error("cannot accept a peer", errno);
-    check_same_user(link.get());
-    auto [theirs, segment] = receive_hello(link.get(), deadline);
-    send_hello(link.get(), hello, group.segments[rank]->fd());
+    UniqueFd socket(accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
+    if (!socket) throw system_error("cannot accept a peer", errno);
+    PeerLink link = link_to_peer(std::move(socket));
+    auto [theirs, segment] = receive_hello(link.socket.get(), deadline);
+    send_hello(link.socket.get(), hello, group.segments[rank]->fd());
     join(std::move(link), theirs, std::move(segment));
   }
   return group;

@@ -12,11 +12,17 @@ namespace paceline {
 
 class Store;
 
+/// How the death of a peer's process is seen. Both are empty where ranks are threads.
+struct PeerLink {
+  UniqueFd socket;   // hangs up when the last process that has the other end is gone: children may have it too
+  UniqueFd process;  // readable once the process has ended; empty where the system does not give one (other namespaces)
+};
+
 /// The segments of all ranks of a group, mapped here, and the means to notice that a peer has died.
 struct ShmGroup {
   int rank = 0;
   std::vector<std::shared_ptr<Segment>> segments;  // by rank
-  std::vector<UniqueFd> links;                     // by rank: hangs up when that process ends; none for threads
+  std::vector<PeerLink> links;                     // by rank
 
   int world_size() const { return static_cast<int>(segments.size()); }
   RankControl& control(int of) const { return *reinterpret_cast<RankControl*>(segments[of]->data()); }

@@ -15,9 +15,11 @@ namespace {
 
 constexpr Nanoseconds kLookUp = std::chrono::milliseconds(20);
 
-bool hung_up(const UniqueFd& link) {
-  pollfd entry{link.get(), POLLRDHUP, 0};
-  return link && poll(&entry, 1, 0) > 0 && (entry.revents & (POLLHUP | POLLRDHUP | POLLERR)) != 0;
+bool has_died(const PeerLink& link) {
+  if (!link.socket) return false;
+  pollfd entries[] = {{link.socket.get(), POLLRDHUP, 0}, {link.process.get(), POLLIN, 0}};
+  return poll(entries, 2, 0) > 0 &&
+         ((entries[0].revents & (POLLHUP | POLLRDHUP | POLLERR)) != 0 || (entries[1].revents & POLLIN) != 0);
 }
 
 std::vector<RankControl*> controls_of(const ShmGroup& group) {
@@ -91,7 +93,7 @@ void ShmSync::get_up() { own_.sleeping.store(0, std::memory_order_seq_cst); }
 void ShmSync::look_around(Stage stage, std::uint64_t number, Patience& patience) {
   for (int peer = 0; peer < world_size(); ++peer) {
     const bool left = controls_[peer]->left.load(std::memory_order_acquire) != 0;
-    if (!left && !hung_up(group_.links[peer])) continue;
+    if (!left && !has_died(group_.links[peer])) continue;
     if (!is_late(peer, stage, number)) continue;  // gone, but not before its part
     const auto what = describe_own(number);
     if (left) {
@@ -143,7 +145,12 @@ void ShmSync::throw_failure() const {
 void ShmSync::fail(const Error& cause) noexcept {
   FailureRecord& record = controls_[0]->failure;
   std::uint32_t none = FailureRecord::kNone;
-  if (!record.state.compare_exchange_strong(none, FailureRecord::kWriting)) return;
+  if (!record.state.compare_exchange_strong(none, FailureRecord::kWriting)) {
+    // Another rank was first and may be writing; it may also have died doing so.
+    const Deadline patience(kLookUp);
+    while (record.state.load(std::memory_order_acquire) != FailureRecord::kSet && !patience.passed()) sched_yield();
+    return;
+  }
   record.code = static_cast<std::int32_t>(cause.code());
   record.rank = cause.rank();
   record.peer = cause.peer();
@@ -159,10 +166,6 @@ void ShmSync::fail(const Error& cause) noexcept {
 
 void ShmSync::fail_and_throw(const Error& cause) {
   fail(cause);
-  const FailureRecord& record = controls_[0]->failure;
-  // Another rank may be writing; it may also have died doing so.
-  const Deadline patience(kLookUp);
-  while (record.state.load(std::memory_order_acquire) != FailureRecord::kSet && !patience.passed()) sched_yield();
   check();
   throw cause;
 }

@@ -61,7 +61,8 @@ class ShmSync {
   void check() const {
     if (controls_[0]->failure.state.load(std::memory_order_acquire) != FailureRecord::kNone) throw_failure();
   }
-  /// Makes `cause` the group's failure, unless it has one, and wakes everyone. From any thread.
+  /// Makes `cause` the group's failure, unless it has one, and wakes everyone. From any thread. After it, check()
+  /// throws.
   void fail(const Error& cause) noexcept;
   /// fail(), then throws the group's failure, which is another one if another rank was first.
   [[noreturn]] void fail_and_throw(const Error& cause);

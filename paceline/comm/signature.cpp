@@ -31,8 +31,8 @@ void sign(const Operation& operation, std::uint64_t number, Signature& signature
   signature.dtype = operation.dtype;
   signature.reduce = operation.reduce;
   signature.algorithm = operation.algorithm;
-  signature.in_place =
-      operation.kind == Collective::AllToAll && operation.counts.empty() && operation.in == operation.out;
+  signature.in_place = operation.kind == Collective::AllToAll && operation.counts.empty() && operation.count > 0 &&
+                       operation.in == operation.out;
   signature.started = operation.started;
   signature.root = static_cast<std::int16_t>(operation.root);
   std::memset(signature.label, 0, sizeof signature.label);

@@ -19,12 +19,7 @@ bool reaches_out(const Comm::State& comm, const Operation& operation) {
                               out_extent(operation, comm.rank, comm.world_size) * size_of(operation.dtype));
 }
 
-/// What one operand holds: some parts of equal length, one after another or apart; a whole is one part.
-struct Layout {
-  std::size_t parts, stride;  // stride in elements
-};
-
-Layout in_layout(const Operation& operation, const Comm::State& comm) {
+StagedLayout in_layout(const Operation& operation, const Comm::State& comm) {
   if (in_extent(operation, comm.rank, comm.world_size) == 0) return {0, 0};
   const bool many = operation.kind == Collective::ReduceScatter || operation.kind == Collective::Scatter ||
                     operation.kind == Collective::AllToAll;
@@ -32,7 +27,7 @@ Layout in_layout(const Operation& operation, const Comm::State& comm) {
   return {many ? world : 1, operation.in_stride != 0 ? operation.in_stride : operation.count};
 }
 
-Layout out_layout(const Operation& operation, const Comm::State& comm) {
+StagedLayout out_layout(const Operation& operation, const Comm::State& comm) {
   if (out_extent(operation, comm.rank, comm.world_size) == 0) return {0, 0};
   const bool many = operation.kind == Collective::AllGather || operation.kind == Collective::Gather ||
                     operation.kind == Collective::AllToAll;
@@ -112,7 +107,7 @@ class Pieces {
 
   Comm::State& comm_;
   const Operation& whole_;
-  const Layout in_, out_;
+  const StagedLayout in_, out_;
   const bool in_staged_, out_staged_;
   const std::size_t most_;
 };
@@ -134,17 +129,23 @@ StagedOperation::StagedOperation(Comm::State& comm, const Operation& operation)
   if (!in_place) out_ = buffer_for(comm, operation, out);
   staged_.in = in_.data();
   staged_.out = in_place ? in_.data() : out_.data();
-  const std::size_t bytes = in * size_of(operation.dtype);
-  copy_bytes(in_.data(), operation.in, bytes);
-  comm.bytes_copied += bytes;
+  copy_parts(in_.data(), operation.in, in_layout(operation, comm), in);
 }
 
 void StagedOperation::finish() {
   if (finished_) return;
   finished_ = true;
-  const std::size_t bytes = out_extent(wanted_, comm_.rank, comm_.world_size) * size_of(wanted_.dtype);
-  copy_bytes(wanted_.out, staged_.out, bytes);
-  comm_.bytes_copied += bytes;
+  copy_parts(wanted_.out, staged_.out, out_layout(wanted_, comm_), out_extent(wanted_, comm_.rank, comm_.world_size));
+}
+
+// What lies between parts is not the operation's. Uneven ones lie side by side.
+void StagedOperation::copy_parts(std::byte* to, const std::byte* from, StagedLayout layout, std::size_t extent) {
+  const std::size_t size = size_of(wanted_.dtype);
+  const bool apart = wanted_.counts.empty() && layout.parts > 1 && layout.stride != wanted_.count;
+  const std::size_t parts = apart ? layout.parts : 1, stride = layout.stride * size;
+  const std::size_t bytes = (apart ? wanted_.count : extent) * size;
+  for (std::size_t part = 0; part < parts; ++part) copy_bytes(to + part * stride, from + part * stride, bytes);
+  comm_.bytes_copied += parts * bytes;
 }
 
 namespace staged {

@@ -4,6 +4,11 @@
 
 namespace paceline {
 
+/// What one operand holds: some parts of equal length, one after another or apart; a whole is one part.
+struct StagedLayout {
+  std::size_t parts, stride;  // stride in elements
+};
+
 /// An operation whose operands the engine does not reach, on copies of them of their size.
 class StagedOperation {
  public:
@@ -14,6 +19,8 @@ class StagedOperation {
   void finish();
 
  private:
+  void copy_parts(std::byte* to, const std::byte* from, StagedLayout layout, std::size_t extent);
+
   Comm::State& comm_;
   Operation wanted_, staged_;
   Buffer in_, out_;

@@ -17,6 +17,9 @@ std::uint64_t hash_unless_zero(const Buffer& buffer) {
   return zero ? 0 : hash_of(data);
 }
 
+// Engines know of the last 64 when they ran, headers among them.
+constexpr std::size_t kMostInFlight = 48;
+
 ReducerOptions checked(ReducerOptions options) {
   if (options.bucket_bytes == 0) throw Error(ErrorCode::InvalidArgument, "bucket_bytes must be more than 0");
   options.bucket_bytes = (options.bucket_bytes + 63) / 64 * 64;  // pieces hold whole elements of any type
@@ -60,6 +63,7 @@ void Reducer::begin() {
   gradient_hash_ = 0;
   std::fill(ready_.begin(), ready_.end(), 0);
   arrival_order_.clear();
+  in_flight_.clear();
   for (std::size_t b = 0; b < buckets_.size(); ++b) {
     buckets_[b].missing = plan_.buckets[b].parameters.size();
     buckets_[b].launched = 0;
@@ -133,6 +137,7 @@ void Reducer::launch(std::size_t index, std::size_t up_to) {
   const Dtype dtype = plan_.buckets[index].dtype;
   const ScopedPhase phase(comm_.timeline(), Phase::Communication);
   while (bucket.launched < up_to) {
+    if (in_flight_.size() >= kMostInFlight) settle_oldest();
     const std::size_t bytes = std::min(up_to - bucket.launched, options_.bucket_bytes);
     std::byte* data = bucket.memory->data() + bucket.launched;
     bucket.work.emplace_back(comm_.start({.kind = Collective::AllReduce,
@@ -145,6 +150,7 @@ void Reducer::launch(std::size_t index, std::size_t up_to) {
                                           .label = bucket.label.c_str(),
                                           .timed = true}),
                              bytes);
+    in_flight_.emplace_back(index, bucket.work.size() - 1);
     bucket.launched += bytes;
   }
 }
@@ -161,7 +167,7 @@ bool Reducer::finish() {
   const ScopedPhase phase(comm_.timeline(), Phase::Communication);
   epilogue_.start({absent_.size(), gradient_hash_}, "step ends");
   check_prologue();
-  wait_for_buckets();
+  while (!in_flight_.empty()) settle_oldest();
   check_epilogue();
   const bool moved = round_ == 0 && rebuild();
   absent_.clear();
@@ -183,16 +189,15 @@ void Reducer::check_prologue() {
   }
 }
 
-void Reducer::wait_for_buckets() {
+void Reducer::settle_oldest() {
+  const auto [index, operation] = in_flight_.front();
+  in_flight_.pop_front();
+  auto& [work, bytes] = buckets_[index].work[operation];
+  work.wait();
   Timeline& timeline = comm_.timeline();
-  for (Bucket& bucket : buckets_) {
-    for (auto& [work, bytes] : bucket.work) {
-      work.wait();
-      if (!timeline.in_step() || comm_.world_size() == 1) continue;
-      const OperationTiming timing = work.timing();
-      timeline.add_operation({timing.launched, timing.last_arrival, timing.completed, bytes, bucket.label});
-    }
-  }
+  if (!timeline.in_step() || comm_.world_size() == 1) return;
+  const OperationTiming timing = work.timing();
+  timeline.add_operation({timing.launched, timing.last_arrival, timing.completed, bytes, buckets_[index].label});
 }
 
 void Reducer::check_epilogue() {

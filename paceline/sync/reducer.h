@@ -1,5 +1,6 @@
 #pragma once
 
+#include <deque>
 #include <memory>
 #include <optional>
 #include <string>
@@ -72,7 +73,7 @@ class Reducer {
   void check_prologue();
   void check_epilogue();
   void exchange_participation();
-  void wait_for_buckets();
+  void settle_oldest();
   bool rebuild();
 
   const Comm comm_;
@@ -86,8 +87,9 @@ class Reducer {
 
   // Of the current round.
   bool in_round_ = false;
-  std::size_t next_bucket_ = 0;      // the first that is not fully launched
-  std::vector<std::uint8_t> ready_;  // by parameter
+  std::size_t next_bucket_ = 0;                                // the first that is not fully launched
+  std::deque<std::pair<std::size_t, std::size_t>> in_flight_;  // launched and not waited for: bucket, its operation
+  std::vector<std::uint8_t> ready_;                            // by parameter
   std::vector<std::size_t> absent_;
   std::vector<std::size_t> arrival_order_;
   std::uint64_t gradient_hash_ = 0;
