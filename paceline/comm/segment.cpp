@@ -2,11 +2,14 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <linux/mempolicy.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <iterator>
 
@@ -27,9 +30,11 @@ std::size_t reserve_bytes() { return static_cast<std::size_t>(sysconf(_SC_PHYS_P
 
 }  // namespace
 
-Segment::Segment(std::size_t bytes) : fd_(memfd_create("paceline", MFD_CLOEXEC | MFD_ALLOW_SEALING)) {
+Segment::Segment(std::size_t bytes, std::optional<int> near)
+    : fd_(memfd_create("paceline", MFD_CLOEXEC | MFD_ALLOW_SEALING)) {
   if (!fd_) throw system_error("cannot create shared memory (memfd_create)", errno);
   map();
+  if (near) prefer_node(*near);
   commit(0, bytes);
   // A peer cannot make our pages vanish (SIGBUS) by shrinking the file.
   if (fcntl(fd_.get(), F_ADD_SEALS, F_SEAL_SHRINK) != 0) throw system_error("cannot seal shared memory", errno);
@@ -56,6 +61,16 @@ void Segment::map() {
         errno);
   }
   data_ = static_cast<std::byte*>(address);
+}
+
+// Holds for the file, so also for pages that commit() makes later and for what peers touch.
+void Segment::prefer_node(int node) noexcept {
+  constexpr int kMostNodes = 1024;  // as the kernel has it
+  constexpr int kWordBits = 8 * sizeof(unsigned long);
+  if (node >= kMostNodes) return;
+  std::array<unsigned long, kMostNodes / kWordBits> nodes{};
+  nodes[static_cast<std::size_t>(node / kWordBits)] = 1UL << (node % kWordBits);
+  (void)syscall(SYS_mbind, data_, reserved_, MPOL_PREFERRED, nodes.data(), kMostNodes + 1, 0);
 }
 
 void Segment::commit(std::size_t offset, std::size_t bytes) {

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <map>
 #include <mutex>
+#include <optional>
 
 #include "paceline/base/unique_fd.h"
 
@@ -13,8 +14,10 @@ namespace paceline {
 /// so addresses stay.
 class Segment {
  public:
-  /// A new one of `bytes`. Throws System when the memory is not there.
-  explicit Segment(std::size_t bytes);
+  /// A new one of `bytes`, whose pages come from NUMA node `near` as long as that has some; which process touches them
+  /// first does not matter. A kernel that refuses to be told so costs speed only. Throws System when the memory is not
+  /// there.
+  explicit Segment(std::size_t bytes, std::optional<int> near = std::nullopt);
   /// Maps one that another process made.
   explicit Segment(UniqueFd fd);
   ~Segment();
@@ -32,6 +35,7 @@ class Segment {
 
  private:
   void map();
+  void prefer_node(int node) noexcept;
 
   UniqueFd fd_;
   std::size_t bytes_ = 0;

@@ -14,6 +14,7 @@
 #include <cstring>
 
 #include "paceline/base/error.h"
+#include "paceline/base/topology.h"
 #include "paceline/comm/store.h"
 
 namespace paceline {
@@ -34,12 +35,13 @@ std::uint64_t random_number() {
 }
 
 std::shared_ptr<Segment> make_segment() {
-  auto segment = std::make_shared<Segment>(ShmGroup::control_bytes());
+  const CpuAllowance cpus = cpu_allowance();
+  auto segment = std::make_shared<Segment>(ShmGroup::control_bytes(), node_of(cpus, numa_nodes()));
   auto& control = *new (segment->data()) RankControl{};
   control.magic = RankControl::kMagic;
   control.nonce = random_number();
   control.pid = getpid();
-  control.cpus = cpu_allowance();
+  control.cpus = cpus;
   return segment;
 }
 

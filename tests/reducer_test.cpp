@@ -1,0 +1,46 @@
+// Buckets without torch.
+#include "paceline/sync/reducer.h"
+
+#include <gtest/gtest.h>
+
+#include "world.h"
+
+namespace paceline {
+namespace {
+
+// More pieces than an engine has room for at a time, and than it knows the times of.
+TEST(Reducer, AccountsForEveryPieceOfALargeModel) {
+  constexpr std::size_t kPiece = 4096, kPieces = 500;
+  test::on_ranks(2, ThreadEngine::SharedMemory, [&](const Comm& comm) {
+    const ParameterInfo large{"large", kPieces * kPiece / sizeof(float), Dtype::Float32};
+    Reducer reducer(comm, {large}, {.bucket_bytes = kPiece});
+    std::vector<float> gradient(kPieces * kPiece / sizeof(float), static_cast<float>(comm.rank()));
+    std::vector<OperationInterval> seen;
+    comm.timeline().set_sink([&](const StepEvents& events) { seen = events.operations; });
+    for (int step = 0; step < 3; ++step) {
+      const Nanoseconds begin = now();
+      comm.timeline().begin_step(Phase::Forward);
+      reducer.begin();
+      reducer.store(0, reinterpret_cast<const std::byte*>(gradient.data()));
+      reducer.finish();
+      comm.timeline().enter(Phase::Optimizer);
+      comm.timeline().pause();
+      std::size_t pieces = 0;
+      Nanoseconds last = begin;
+      for (const OperationInterval& operation : seen) {
+        if (operation.label != "bucket 0") continue;
+        ++pieces;
+        ASSERT_GE(operation.launched, last) << "piece " << pieces << " of step " << step << " has another's times";
+        ASSERT_GE(operation.last_arrival, operation.launched);
+        last = operation.launched;
+      }
+      EXPECT_EQ(pieces, kPieces);
+      EXPECT_LE(last, now());
+    }
+    const auto* mean = reinterpret_cast<const float*>(reducer.slot(0).data);
+    for (std::size_t i = 0; i < gradient.size(); ++i) ASSERT_EQ(mean[i], 0.5f);
+  });
+}
+
+}  // namespace
+}  // namespace paceline
