@@ -226,8 +226,7 @@ void Comm::State::carry_out(const Operation& operation) {
   guarded([&] {
     if (!orphans.empty()) let_go_of_orphans();
     const ScopedPhase phase(*timeline, Phase::Communication);
-    const std::uint64_t number = engine->start(operation);
-    engine->wait(number);
+    const std::uint64_t number = engine->run(operation);
     if (!timeline->in_step()) return;
     const OperationTiming timing = engine->timing(number);
     timeline->add_operation({timing.launched, timing.last_arrival, timing.completed,

@@ -7,15 +7,10 @@
 #include <utility>
 
 #include "paceline/base/clock.h"
-#include "paceline/base/dtype.h"
 #include "paceline/base/error.h"
-#include "paceline/base/kernels.h"
+#include "paceline/comm/operation.h"
 
 namespace paceline {
-
-enum class Collective : std::uint8_t { AllReduce, ReduceScatter, AllGather, Broadcast, Barrier };
-
-const char* to_string(Collective collective);
 
 /// Where a Buffer's memory is. One value today; GPU engines add theirs.
 enum class Device : std::uint8_t { Host };
@@ -56,22 +51,6 @@ class Buffer {
   Free free_ = nullptr;
 };
 
-/// One collective call of one rank. What ranks must agree on is marked (=); a difference is a Mismatch on all of them.
-struct Operation {
-  Collective kind = Collective::Barrier;  ///< (=)
-  Dtype dtype = Dtype::UInt8;             ///< (=)
-  ReduceOp reduce = ReduceOp::Sum;        ///< (=) AllReduce, ReduceScatter
-  int root = 0;                           ///< (=) Broadcast
-  /// (=) Elements of the buffer for AllReduce and Broadcast, of one rank's part for ReduceScatter and AllGather.
-  std::size_t count = 0;
-  /// (=) Where a call is carried out in pieces: `count` of the whole of it. 0 means `count`.
-  std::size_t call_count = 0;
-  const std::byte* in = nullptr;  ///< AllReduce and Broadcast work in place: in == out.
-  std::byte* out = nullptr;
-  double weight = 1;       ///< This rank's share of a Mean; may differ between ranks.
-  const char* label = "";  ///< Stands in error messages and traces, e.g. "bucket 2". Lives as long as the operation.
-};
-
 /// When an operation was launched here, entered by the last rank, and complete.
 struct OperationTiming {
   Nanoseconds launched, last_arrival, completed;
@@ -88,18 +67,33 @@ class Engine {
   /// What this engine is, for messages and reports, e.g. "shm".
   virtual const char* name() const = 0;
   virtual Buffer allocate(std::size_t bytes) = 0;
-  /// True if operands may lie anywhere; otherwise they must lie where reaches() says so. The same on all ranks.
+  /// True if operands may lie anywhere; otherwise they must lie where reaches() says so, unless takes_any_memory(). The
+  /// same on all ranks.
   virtual bool reaches_all() const = 0;
   virtual bool reaches(const void* data, std::size_t bytes) const = 0;
+  /// True for operations so small that their operands are copied anyway. The same on all ranks.
+  virtual bool takes_any_memory(const Operation& operation) const = 0;
+  /// What carries this operation out, where it may choose. Throws InvalidArgument for one that it does not have, or not
+  /// for such an operation.
+  virtual Algorithm algorithm(const Operation& operation) const = 0;
   /// Starts an operation and returns its number, 1 for the first. Does not wait for peers (except when very many
   /// operations are outstanding). Operands must be reachable and stay untouched until it completes.
   virtual std::uint64_t start(const Operation& operation) = 0;
+  /// start() and wait(): an engine with a thread of its own then leaves it alone.
+  virtual std::uint64_t run(const Operation& operation) {
+    const std::uint64_t number = start(operation);
+    wait(number);
+    return number;
+  }
   /// True once the operation of this number is complete here. Does this rank's share of outstanding work if it can be
   /// done at once.
   virtual bool test(std::uint64_t operation) = 0;
   /// Blocks until it is complete. Throws Timeout, PeerLost, Mismatch or Aborted.
   virtual void wait(std::uint64_t operation) = 0;
-  /// Of a complete operation; known for the last 64.
+  /// Of a complete operation: the elements of the whole, or of each part, that were carried out. All, unless a rank's
+  /// operands held less (Operation::reach). Known for the last 64.
+  virtual std::size_t carried_out(std::uint64_t operation) const = 0;
+  /// Of a complete operation; known for the last 64. What untimed ranks did is left out.
   virtual OperationTiming timing(std::uint64_t operation) const = 0;
   /// Throws the engine's failure, if it has one, whichever rank it came from.
   virtual void check() const = 0;

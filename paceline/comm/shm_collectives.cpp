@@ -16,7 +16,7 @@ void ShmCollectives::do_share(const Operation& operation, std::uint64_t number) 
       return reduce_part(operation, number, operation.count * static_cast<std::size_t>(group_.rank), operation.count);
     case Collective::AllGather: return all_gather(operation, number);
     case Collective::Broadcast: return broadcast(operation, number);
-    case Collective::Barrier: return;
+    default: return;
   }
 }
 

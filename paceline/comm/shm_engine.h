@@ -22,6 +22,9 @@ class ShmEngine final : public Engine {
   Buffer allocate(std::size_t bytes) override;
   bool reaches_all() const override { return false; }
   bool reaches(const void* data, std::size_t bytes) const override;
+  bool takes_any_memory(const Operation&) const override { return false; }
+  Algorithm algorithm(const Operation&) const override { return Algorithm::Auto; }
+  std::size_t carried_out(std::uint64_t) const override { return 0; }
   std::uint64_t start(const Operation& operation) override;
   bool test(std::uint64_t operation) override;
   void wait(std::uint64_t operation) override;

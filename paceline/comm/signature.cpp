@@ -6,17 +6,33 @@
 #include <cstring>
 #include <string_view>
 
+#include "paceline/base/hash.h"
+
 namespace paceline {
+
+// What one rank sends in an uneven all_to_all is its own affair; that it is uneven is not.
+static void describe_parts(const Operation& operation, Signature& signature) {
+  const bool agreed = operation.kind != Collective::AllToAll;
+  signature.count = 0;
+  signature.parts = agreed ? hash_of(std::as_bytes(operation.counts)) | 1 : 1;
+  signature.call_count = 0;
+  for (std::size_t part = 0; agreed && part < operation.counts.size(); ++part) {
+    signature.call_count += operation.counts[part];
+  }
+}
 
 Signature signature_of(const Operation& operation, std::uint64_t number) {
   Signature signature{};
   signature.number = number;
   signature.count = operation.count;
   signature.call_count = operation.call_count != 0 ? operation.call_count : operation.count;
+  if (!operation.counts.empty()) describe_parts(operation, signature);
   signature.kind = operation.kind;
   signature.dtype = operation.dtype;
   signature.reduce = operation.reduce;
-  signature.root = operation.root;
+  signature.algorithm = operation.algorithm;
+  signature.in_place = operation.kind == Collective::AllToAll && operation.in == operation.out;
+  signature.root = static_cast<std::int16_t>(operation.root);
   const std::size_t length = std::strlen(operation.label);
   std::memcpy(signature.label, operation.label, std::min(length, sizeof signature.label - 1));
   return signature;
@@ -26,11 +42,14 @@ std::string describe(const Signature& signature) {
   std::string text = fmt::format("{} #{}", to_string(signature.kind), signature.number);
   if (signature.label[0] != '\0') text += fmt::format(" '{}'", signature.label);
   if (signature.kind == Collective::Barrier) return text;
-  text += fmt::format(" ({} x {}", to_string(signature.dtype), signature.call_count);
-  if (signature.kind == Collective::AllReduce || signature.kind == Collective::ReduceScatter) {
-    text += fmt::format(", {}", to_string(signature.reduce));
-  }
-  if (signature.kind == Collective::Broadcast) text += fmt::format(", root {}", signature.root);
+  const bool own_parts = signature.parts != 0 && signature.kind == Collective::AllToAll;
+  const std::string count = own_parts ? "uneven parts" : std::to_string(signature.call_count);
+  text += fmt::format(" ({} x {}", to_string(signature.dtype), count);
+  if (signature.parts > 1) text += fmt::format(" in uneven parts {:04x}", signature.parts & 0xFFFF);
+  if (reduces(signature.kind)) text += fmt::format(", {}", to_string(signature.reduce));
+  if (has_root(signature.kind)) text += fmt::format(", root {}", signature.root);
+  if (signature.in_place != 0) text += ", in place";
+  if (signature.algorithm != Algorithm::Auto) text += fmt::format(", {}", to_string(signature.algorithm));
   return text + ")";
 }
 

@@ -13,12 +13,15 @@ struct Signature {
   std::uint64_t number;
   std::uint64_t count;
   std::uint64_t call_count;
+  std::uint64_t parts;  // a hash of uneven parts; 0 where they are even
   Collective kind;
   Dtype dtype;
   ReduceOp reduce;
+  Algorithm algorithm;
+  std::uint8_t in_place;  // where ranks cannot differ in it
   std::uint8_t unused;
-  std::int32_t root;
-  char label[32];  // zero-padded; labels are cut to 31 characters
+  std::int16_t root;
+  char label[24];  // zero-padded; labels are cut to 23 characters
 };
 static_assert(sizeof(Signature) == 64 && std::is_trivially_copyable_v<Signature>);
 
