@@ -173,7 +173,8 @@ TEST_P(Failures, WrongArgumentsAreRefusedAndTheCommLivesOn) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Engines, Failures, testing::Values(ThreadEngine::SharedMemory, ThreadEngine::Messages),
+INSTANTIATE_TEST_SUITE_P(Engines, Failures,
+                         testing::Values(ThreadEngine::SharedMemory, ThreadEngine::Messages, ThreadEngine::Tcp),
                          [](const auto& engine) { return test::engine_label(engine.param); });
 
 TEST(MessageFaults, ADroppedMessageIsATimeoutACutOneALostPeerADelayedOneHarmless) {
