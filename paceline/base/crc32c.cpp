@@ -4,7 +4,7 @@
 #include <cstring>
 
 #if defined(__x86_64__)
-#include <nmmintrin.h>
+#include <immintrin.h>
 #endif
 
 namespace paceline {
@@ -83,6 +83,14 @@ __attribute__((target("sse4.2"))) const std::byte* three_lanes(const std::byte* 
   return data;
 }
 
+__attribute__((target("sse4.2"))) std::uint64_t to_the_end(const std::byte* at, const std::byte* end,
+                                                           std::uint64_t crc) {
+  for (; end - at >= 8; at += 8) crc = _mm_crc32_u64(crc, word_at(at));
+  auto last = static_cast<std::uint32_t>(crc);
+  for (; at != end; ++at) last = _mm_crc32_u8(last, static_cast<unsigned char>(*at));
+  return last;
+}
+
 __attribute__((target("sse4.2"))) std::uint32_t by_instruction(std::span<const std::byte> data, std::uint32_t before) {
   constexpr std::size_t kLong = 4096, kShort = 256;
   static constexpr Shift kOverLong(kLong), kOverShort(kShort);
@@ -91,10 +99,45 @@ __attribute__((target("sse4.2"))) std::uint32_t by_instruction(std::span<const s
   std::uint64_t crc = ~before;
   at = three_lanes<kLong>(at, end, kOverLong, crc);
   at = three_lanes<kShort>(at, end, kOverShort, crc);
-  for (; end - at >= 8; at += 8) crc = _mm_crc32_u64(crc, word_at(at));
-  auto last = static_cast<std::uint32_t>(crc);
-  for (; at != end; ++at) last = _mm_crc32_u8(last, static_cast<unsigned char>(*at));
-  return ~last;
+  return ~static_cast<std::uint32_t>(to_the_end(at, end, crc));
+}
+
+/// x^n modulo the polynomial, as carry-less multiplication of reflected words takes it.
+constexpr std::uint64_t power_of_x(std::size_t n) {
+  std::uint32_t value = 0x80000000;  // x^0
+  for (std::size_t i = 0; i < n; ++i) value = (value >> 1) ^ ((value & 1) != 0 ? kPolynomial : 0);
+  return std::uint64_t{value} << 1;
+}
+
+// Replaces 128 bits by ones that have the same remainder but lie `kBits` further on (Gopal et al., "Fast CRC
+// computation for generic polynomials using PCLMULQDQ", 2009). Four at a time in a register of 512 bits.
+template <std::size_t kBits>
+__attribute__((target("avx512f,vpclmulqdq"))) __m512i fold(__m512i from, __m512i onto) {
+  constexpr std::uint64_t kLow = power_of_x(kBits + 32), kHigh = power_of_x(kBits - 32);
+  const __m512i factors = _mm512_set4_epi64(kHigh, kLow, kHigh, kLow);
+  const __m512i low = _mm512_clmulepi64_epi128(from, factors, 0x00);
+  const __m512i high = _mm512_clmulepi64_epi128(from, factors, 0x11);
+  return _mm512_ternarylogic_epi64(low, high, onto, 0x96);  // exclusive or of all three
+}
+
+__attribute__((target("avx512f,vpclmulqdq,sse4.2"))) std::uint32_t by_folding(std::span<const std::byte> data,
+                                                                              std::uint32_t before) {
+  constexpr std::size_t kStep = 256;
+  const std::byte* at = data.data();
+  const std::byte* const end = at + data.size();
+  __m512i a =
+      _mm512_xor_si512(_mm512_loadu_si512(at), _mm512_zextsi128_si512(_mm_cvtsi32_si128(static_cast<int>(~before))));
+  __m512i b = _mm512_loadu_si512(at + 64), c = _mm512_loadu_si512(at + 128), d = _mm512_loadu_si512(at + 192);
+  for (at += kStep; static_cast<std::size_t>(end - at) >= kStep; at += kStep) {
+    a = fold<8 * kStep>(a, _mm512_loadu_si512(at));
+    b = fold<8 * kStep>(b, _mm512_loadu_si512(at + 64));
+    c = fold<8 * kStep>(c, _mm512_loadu_si512(at + 128));
+    d = fold<8 * kStep>(d, _mm512_loadu_si512(at + 192));
+  }
+  const __m512i all = fold<512>(fold<512>(fold<512>(a, b), c), d);
+  alignas(64) std::array<std::byte, 64> rest{};
+  _mm512_store_si512(rest.data(), all);
+  return ~static_cast<std::uint32_t>(to_the_end(at, end, to_the_end(rest.data(), rest.data() + rest.size(), 0)));
 }
 
 #endif
@@ -104,6 +147,9 @@ __attribute__((target("sse4.2"))) std::uint32_t by_instruction(std::span<const s
 std::uint32_t crc32c(std::span<const std::byte> data, std::uint32_t before) {
 #if defined(__x86_64__)
   static const bool has_instruction = __builtin_cpu_supports("sse4.2") != 0;
+  static const bool folds =
+      has_instruction && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("vpclmulqdq");
+  if (folds && data.size() >= 512) return by_folding(data, before);
   if (has_instruction) return by_instruction(data, before);
 #endif
   return crc32c_by_table(data, before);

@@ -188,7 +188,7 @@ TcpGroup connect_tcp_group(Store& store, const std::string& name, int rank, int 
   Guests guests(std::move(listeners), secret);
   meeting.let_in(guests, world_size - 1 - rank);
   for (const UniqueFd& socket : group.sockets) {
-    if (socket) tune(socket.get(), options.silence);
+    if (socket) tune(socket.get(), options.silence, local_address(socket.get()).is_loopback());
   }
   return group;
 }
