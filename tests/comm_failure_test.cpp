@@ -168,7 +168,8 @@ TEST_P(Failures, WrongArgumentsAreRefusedAndTheCommLivesOn) {
     refused([&] { comm.broadcast<float>(three, -1); });
     refused([&] { comm.reduce_scatter<float>(five, three); });
     refused([&] { comm.all_gather<float>(three, five); });
-    refused([&] { comm.all_reduce(Dtype::Float32, std::as_writable_bytes(std::span(three)).first(5), ReduceOp::Sum); });
+    const auto odd = std::as_writable_bytes(std::span(three)).first(5);
+    refused([&] { comm.all_reduce(Dtype::Float32, odd, odd, ReduceOp::Sum); });
     EXPECT_EQ(comm.sum(1), 2);
   });
 }

@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "channel.h"
+
 namespace paceline_benchmark {
 
 struct StepOptions {
@@ -27,18 +29,14 @@ class StepClock {
  public:
   /// When all is built and the loop may begin.
   explicit StepClock(const std::string& channel);
-  ~StepClock();
-  StepClock(const StepClock&) = delete;
-  StepClock& operator=(const StepClock&) = delete;
 
   /// At the top of each turn. False at the end.
   bool next();
 
  private:
-  void send(const std::string& message) const;
   std::size_t receive_burst() const;
 
-  int channel_;
+  Channel channel_;
   std::size_t burst_ = 0;  // turns in it
   std::chrono::steady_clock::time_point last_;
   std::vector<double> turn_s_;

@@ -3,6 +3,7 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <bit>
 #include <fstream>
 #include <string>
 
@@ -27,10 +28,32 @@ int cgroup_quota(int none) {
 
 }  // namespace
 
-int usable_cpus() {
+CpuAllowance cpu_allowance() {
+  CpuAllowance allowance;
   cpu_set_t mask;
-  const int allowed = sched_getaffinity(0, sizeof mask, &mask) == 0 ? CPU_COUNT(&mask) : 1;
-  return std::max(1, std::min(allowed, cgroup_quota(allowed)));
+  if (sched_getaffinity(0, sizeof mask, &mask) != 0) CPU_ZERO(&mask);
+  for (std::size_t cpu = 0; cpu < CpuAllowance::kMaxCpus && cpu < CPU_SETSIZE; ++cpu) {
+    if (CPU_ISSET(cpu, &mask)) allowance.mask[cpu / 64] |= std::uint64_t{1} << (cpu % 64);
+  }
+  allowance.quota = cgroup_quota(CpuAllowance::kMaxCpus);  // no quota, no limit
+  return allowance;
+}
+
+int usable_cpus(std::span<const CpuAllowance> of) {
+  CpuAllowance all;
+  // Workers of one job share their cgroup, so the largest quota is the quota of all of them.
+  for (const CpuAllowance& one : of) {
+    for (std::size_t word = 0; word < all.mask.size(); ++word) all.mask[word] |= one.mask[word];
+    all.quota = std::max(all.quota, one.quota);
+  }
+  int cpus = 0;
+  for (const std::uint64_t word : all.mask) cpus += std::popcount(word);
+  return std::max(1, std::min(cpus, all.quota));
+}
+
+int usable_cpus() {
+  const CpuAllowance own = cpu_allowance();
+  return usable_cpus(std::span(&own, 1));
 }
 
 }  // namespace paceline

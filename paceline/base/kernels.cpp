@@ -245,6 +245,18 @@ HWY_EXPORT(target_name);
 
 namespace {
 
+using Kernel = void (*)(ReduceOp, Dtype, std::span<const std::byte* const>, std::span<std::byte* const>, std::size_t,
+                        std::span<const double>);
+
+// Chosen once: Highway's own choice at each call costs as much as reducing a cache line.
+Kernel kernel() {
+  static const Kernel chosen = [] {
+    hwy::GetChosenTarget().Update(hwy::SupportedTargets());
+    return Kernel{HWY_DYNAMIC_DISPATCH(reduce_on_target)};
+  }();
+  return chosen;
+}
+
 // A source of weight 0 is left out rather than multiplied: it may hold NaN.
 void reduce_weighted(Dtype dtype, std::span<const std::byte* const> sources, std::span<std::byte* const> destinations,
                      std::size_t count, std::span<const double> weights) {
@@ -259,7 +271,7 @@ void reduce_weighted(Dtype dtype, std::span<const std::byte* const> sources, std
     for (std::byte* destination : destinations) std::memset(destination, 0, count * size_of(dtype));
     return;
   }
-  HWY_DYNAMIC_DISPATCH(reduce_on_target)(ReduceOp::Mean, dtype, used, destinations, count, used_weights);
+  kernel()(ReduceOp::Mean, dtype, used, destinations, count, used_weights);
 }
 
 }  // namespace
@@ -271,7 +283,7 @@ void reduce(ReduceOp op, Dtype dtype, std::span<const std::byte* const> sources,
   if (op == ReduceOp::Mean && std::any_of(weights.begin(), weights.end(), differs)) {
     return reduce_weighted(dtype, sources, destinations, count, weights);
   }
-  HWY_DYNAMIC_DISPATCH(reduce_on_target)(op, dtype, sources, destinations, count, {});
+  kernel()(op, dtype, sources, destinations, count, {});
 }
 
 const char* kernel_target() { return HWY_DYNAMIC_DISPATCH(target_name)(); }

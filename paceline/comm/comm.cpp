@@ -23,16 +23,34 @@ std::size_t element_count(Dtype dtype, std::size_t bytes) {
   return bytes / size_of(dtype);
 }
 
-void require_parts(std::size_t whole, std::size_t part, int world_size, const char* call) {
-  if (whole == part * static_cast<std::size_t>(world_size)) return;
-  throw Error(
-      ErrorCode::InvalidArgument,
-      fmt::format("{}: the larger buffer must have {} parts (one a rank) of the smaller one's {} bytes, but has "
-                  "{} bytes",
-                  call, world_size, part, whole));
+void require_same(std::size_t in, std::size_t out, const char* call) {
+  if (in == out) return;
+  throw Error(ErrorCode::InvalidArgument,
+              fmt::format("{}: in has {} bytes and out {}; they must be equal", call, in, out));
+}
+
+/// A world of one: what is given is what is got.
+void carry_out_alone(const Operation& operation) {
+  const std::size_t elements = std::min(in_extent(operation, 0, 1), out_extent(operation, 0, 1));
+  if (elements > 0 && operation.in != operation.out) {
+    std::memmove(operation.out, operation.in, elements * size_of(operation.dtype));
+  }
 }
 
 }  // namespace
+
+// Both operands must be as long as the operation says; only a root's are looked at where there is one.
+void Comm::require_extents(const Operation& operation, std::span<const std::byte> in, std::span<std::byte> out) const {
+  check_operation(operation, rank(), world_size());
+  const auto require = [&](const char* name, std::size_t bytes, std::size_t elements) {
+    const std::size_t wanted = elements * size_of(operation.dtype);
+    if (elements == 0 || bytes == wanted) return;
+    throw Error(ErrorCode::InvalidArgument, fmt::format("{}: {} has {} bytes, but for {} ranks it must have {}",
+                                                        to_string(operation.kind), name, bytes, world_size(), wanted));
+  };
+  require("in", in.size(), in_extent(operation, rank(), world_size()));
+  require("out", out.size(), out_extent(operation, rank(), world_size()));
+}
 
 int Comm::rank() const { return state_->rank; }
 int Comm::world_size() const { return state_->world_size; }
@@ -46,47 +64,107 @@ Buffer Comm::allocate(std::size_t bytes) const {
   return state_->engine->allocate(bytes);
 }
 
-void Comm::all_reduce(Dtype dtype, std::span<std::byte> data, ReduceOp op) const {
-  Operation operation{.kind = Collective::AllReduce, .dtype = dtype, .reduce = op};
-  operation.count = element_count(dtype, data.size());
-  operation.in = operation.out = data.data();
-  if (state_->engine) staged::all_reduce(*state_, operation);
+void Comm::all_reduce(Dtype dtype, std::span<const std::byte> in, std::span<std::byte> out, ReduceOp op) const {
+  require_same(in.size(), out.size(), "all_reduce");
+  carry_out({.kind = Collective::AllReduce,
+             .dtype = dtype,
+             .reduce = op,
+             .count = element_count(dtype, in.size()),
+             .in = in.data(),
+             .out = out.data()});
 }
 
-void Comm::reduce_scatter(Dtype dtype, std::span<const std::byte> in, std::span<std::byte> out, ReduceOp op) const {
-  require_parts(in.size(), out.size(), world_size(), "reduce_scatter");
-  Operation operation{.kind = Collective::ReduceScatter, .dtype = dtype, .reduce = op};
-  operation.count = element_count(dtype, out.size());
-  operation.in = in.data();
-  operation.out = out.data();
-  if (state_->engine) staged::reduce_scatter(*state_, operation);
-  else if (!in.empty()) std::memmove(out.data(), in.data(), in.size());
+void Comm::reduce(Dtype dtype, std::span<const std::byte> in, std::span<std::byte> out, int root, ReduceOp op) const {
+  if (rank() == root) require_same(in.size(), out.size(), "reduce");
+  carry_out({.kind = Collective::Reduce,
+             .dtype = dtype,
+             .reduce = op,
+             .root = root,
+             .count = element_count(dtype, in.size()),
+             .in = in.data(),
+             .out = out.data()});
 }
 
-void Comm::all_gather(Dtype dtype, std::span<const std::byte> in, std::span<std::byte> out) const {
-  require_parts(out.size(), in.size(), world_size(), "all_gather");
-  Operation operation{.kind = Collective::AllGather, .dtype = dtype};
-  operation.count = element_count(dtype, in.size());
-  operation.in = in.data();
-  operation.out = out.data();
-  if (state_->engine) staged::all_gather(*state_, operation);
-  else if (!in.empty()) std::memmove(out.data(), in.data(), in.size());
+void Comm::reduce_scatter(Dtype dtype, std::span<const std::byte> in, std::span<std::byte> out, ReduceOp op,
+                          Counts counts) const {
+  const Operation operation{.kind = Collective::ReduceScatter,
+                            .dtype = dtype,
+                            .reduce = op,
+                            .count = element_count(dtype, out.size()),
+                            .in = in.data(),
+                            .out = out.data(),
+                            .counts = counts};
+  require_extents(operation, in, out);
+  carry_out(operation);
+}
+
+void Comm::all_gather(Dtype dtype, std::span<const std::byte> in, std::span<std::byte> out, Counts counts) const {
+  const Operation operation{.kind = Collective::AllGather,
+                            .dtype = dtype,
+                            .count = element_count(dtype, in.size()),
+                            .in = in.data(),
+                            .out = out.data(),
+                            .counts = counts};
+  require_extents(operation, in, out);
+  carry_out(operation);
 }
 
 void Comm::broadcast(Dtype dtype, std::span<std::byte> data, int root) const {
-  if (root < 0 || root >= world_size()) {
-    throw Error(ErrorCode::InvalidArgument,
-                fmt::format("broadcast: there is no rank {} in a world of {}", root, world_size()));
-  }
-  Operation operation{.kind = Collective::Broadcast, .dtype = dtype, .root = root};
-  operation.count = element_count(dtype, data.size());
-  operation.in = operation.out = data.data();
-  if (state_->engine) staged::broadcast(*state_, operation);
+  carry_out({.kind = Collective::Broadcast,
+             .dtype = dtype,
+             .root = root,
+             .count = element_count(dtype, data.size()),
+             .in = data.data(),
+             .out = data.data()});
 }
 
-void Comm::barrier() const {
-  if (state_->engine) state_->carry_out({.kind = Collective::Barrier});
+void Comm::gather(Dtype dtype, std::span<const std::byte> in, std::span<std::byte> out, int root, Counts counts) const {
+  const Operation operation{.kind = Collective::Gather,
+                            .dtype = dtype,
+                            .root = root,
+                            .count = element_count(dtype, in.size()),
+                            .in = in.data(),
+                            .out = out.data(),
+                            .counts = counts};
+  require_extents(operation, in, out);
+  carry_out(operation);
 }
+
+void Comm::scatter(Dtype dtype, std::span<const std::byte> in, std::span<std::byte> out, int root,
+                   Counts counts) const {
+  const Operation operation{.kind = Collective::Scatter,
+                            .dtype = dtype,
+                            .root = root,
+                            .count = element_count(dtype, out.size()),
+                            .in = in.data(),
+                            .out = out.data(),
+                            .counts = counts};
+  require_extents(operation, in, out);
+  carry_out(operation);
+}
+
+void Comm::all_to_all(Dtype dtype, std::span<const std::byte> in, std::span<std::byte> out, Counts send_counts,
+                      Counts receive_counts) const {
+  const Operation operation{.kind = Collective::AllToAll,
+                            .dtype = dtype,
+                            .count = element_count(dtype, in.size() / static_cast<std::size_t>(world_size())),
+                            .in = in.data(),
+                            .out = out.data(),
+                            .counts = send_counts,
+                            .receive_counts = receive_counts};
+  require_extents(operation, in, out);
+  carry_out(operation);
+}
+
+void Comm::barrier() const { carry_out({.kind = Collective::Barrier}); }
+
+void Comm::carry_out(const Operation& operation) const {
+  check_operation(operation, rank(), world_size());
+  if (state_->engine) staged::carry_out(*state_, operation);
+  else carry_out_alone(operation);
+}
+
+std::uint64_t Comm::bytes_copied() const { return state_->bytes_copied; }
 
 double Comm::mean(double value, double weight) const {
   std::array sums{value * weight, weight};
@@ -118,17 +196,34 @@ std::vector<std::string> Comm::gather(const std::string& text) const {
 }
 
 Comm::Work Comm::start(const Operation& operation) const {
-  if (!state_->engine) return {};
+  check_operation(operation, rank(), world_size());
+  if (!state_->engine) {
+    carry_out_alone(operation);
+    return {};
+  }
   if (!state_->orphans.empty()) state_->let_go_of_orphans();
-  return {state_.get(), state_->guarded([&] { return state_->engine->start(operation); })};
+  const Algorithm chosen = state_->engine->algorithm(operation);
+  std::shared_ptr<StagedOperation> staged;
+  if (!staged::reaches_operands(*state_, operation, chosen)) {
+    staged = std::make_shared<StagedOperation>(*state_, operation);
+  }
+  const Operation& reachable = staged ? staged->operation() : operation;
+  Work work(state_.get(), state_->guarded([&] { return state_->engine->start(reachable, chosen); }));
+  work.staged_ = std::move(staged);
+  return work;
 }
 
 bool Comm::Work::test() {
-  return state_ == nullptr || state_->guarded([&] { return state_->engine->test(number_); });
+  if (state_ == nullptr) return true;
+  if (!state_->guarded([&] { return state_->engine->test(number_); })) return false;
+  if (staged_) staged_->finish();
+  return true;
 }
 
 void Comm::Work::wait() {
-  if (state_ != nullptr) state_->guarded([&] { state_->engine->wait(number_); });
+  if (state_ == nullptr) return;
+  state_->guarded([&] { state_->engine->wait(number_); });
+  if (staged_) staged_->finish();
 }
 
 OperationTiming Comm::Work::timing() const {
@@ -184,54 +279,6 @@ void Comm::abort(const std::string& reason) const noexcept {
                     state_->rank);
   state_->abort_family(cause);
   if (state_->store) state_->store->fail(state_->job_rank, to_string(cause.code()), cause.message());
-}
-
-Comm::State::~State() {
-  staging = {};  // before the engine it came from
-  if (!engine || std::uncaught_exceptions() == 0) {
-    let_go_of_orphans();
-  } else if (const auto known = parent.lock()) {
-    const std::lock_guard lock(known->family_mutex);
-    for (auto& orphan : orphans) known->orphans.push_back(std::move(orphan));
-    known->orphans.push_back(std::move(engine));
-  } else {
-    abort_family({ErrorCode::Aborted, fmt::format("rank {} left with an exception", rank), rank, rank});
-  }
-}
-
-void Comm::State::abort_family(const Error& cause) noexcept {
-  if (engine) engine->abort(cause);
-  const std::lock_guard lock(family_mutex);
-  for (const auto& orphan : orphans) orphan->abort(cause);
-  for (const auto& weak : children) {
-    if (const auto child = weak.lock()) child->abort_family(cause);
-  }
-}
-
-void Comm::State::let_go_of_orphans() {
-  const std::lock_guard lock(family_mutex);
-  for (const auto& orphan : orphans) {
-    orphan->abort({ErrorCode::Aborted, fmt::format("rank {} left with an exception", rank), rank, rank});
-  }
-  orphans.clear();
-}
-
-void Comm::State::tell(const Error& error) noexcept {
-  if (error.code() == ErrorCode::InvalidArgument || failure_told) return;
-  failure_told = true;
-  if (store) store->fail(job_rank, to_string(error.code()), error.message());
-}
-
-void Comm::State::carry_out(const Operation& operation) {
-  guarded([&] {
-    if (!orphans.empty()) let_go_of_orphans();
-    const ScopedPhase phase(*timeline, Phase::Communication);
-    const std::uint64_t number = engine->run(operation);
-    if (!timeline->in_step()) return;
-    const OperationTiming timing = engine->timing(number);
-    timeline->add_operation({timing.launched, timing.last_arrival, timing.completed,
-                             operation.count * size_of(operation.dtype), to_string(operation.kind)});
-  });
 }
 
 }  // namespace paceline

@@ -14,7 +14,7 @@
 namespace paceline {
 
 class Store;
-class Comm;
+class StagedOperation;
 
 struct CommOptions {
   /// How long a wait lasts without a peer showing up before it is a Timeout. Ranks may be apart by this much: raise it
@@ -31,6 +31,7 @@ struct CommOptions {
 class Comm {
  public:
   struct State;  // comm_state.h; not for users
+  using Counts = std::span<const std::size_t>;
 
   /// The communicator of all workers of this job, from the environment that `paceline run` sets (docs/environment.md).
   /// World size 1 when started alone. Blocks until all workers are there.
@@ -66,32 +67,74 @@ class Comm {
   /// communicator lives on.
   Buffer allocate(std::size_t bytes) const;
 
+  // The collectives. Memory of allocate() is communicated from where it lies; other memory is copied through a buffer,
+  // which bytes_copied() counts. `in` and `out` may be the same memory where operation.h says "in place".
+  // For a root's operand, other ranks pass an empty span.
+
   /// Reduces in place.
   template <class T>
   void all_reduce(std::span<T> data, ReduceOp op = ReduceOp::Sum) const {
-    all_reduce(dtype_of<T>(), std::as_writable_bytes(data), op);
+    all_reduce(dtype_of<T>(), std::as_bytes(data), std::as_writable_bytes(data), op);
   }
-  /// Reduces `in`, which has world_size parts of out.size() elements, and gives part `rank` to each rank.
   template <class T>
-  void reduce_scatter(std::span<const T> in, std::span<T> out, ReduceOp op = ReduceOp::Sum) const {
-    reduce_scatter(dtype_of<T>(), std::as_bytes(in), std::as_writable_bytes(out), op);
+  void all_reduce(std::span<const T> in, std::span<T> out, ReduceOp op = ReduceOp::Sum) const {
+    all_reduce(dtype_of<T>(), std::as_bytes(in), std::as_writable_bytes(out), op);
+  }
+  /// Gives the reduced values to `root` only.
+  template <class T>
+  void reduce(std::span<const T> in, std::span<T> out, int root, ReduceOp op = ReduceOp::Sum) const {
+    reduce(dtype_of<T>(), std::as_bytes(in), std::as_writable_bytes(out), root, op);
+  }
+  /// Reduces `in`, which has world_size parts of out.size() elements, and gives part `rank` to each rank. With `counts`
+  /// (one a rank, the same on all ranks), parts have these sizes; so it is below.
+  template <class T>
+  void reduce_scatter(std::span<const T> in, std::span<T> out, ReduceOp op = ReduceOp::Sum, Counts counts = {}) const {
+    reduce_scatter(dtype_of<T>(), std::as_bytes(in), std::as_writable_bytes(out), op, counts);
   }
   /// Gives the parts of all ranks, in rank order, to each rank: out.size() == world_size * in.size().
   template <class T>
-  void all_gather(std::span<const T> in, std::span<T> out) const {
-    all_gather(dtype_of<T>(), std::as_bytes(in), std::as_writable_bytes(out));
+  void all_gather(std::span<const T> in, std::span<T> out, Counts counts = {}) const {
+    all_gather(dtype_of<T>(), std::as_bytes(in), std::as_writable_bytes(out), counts);
   }
   template <class T>
   void broadcast(std::span<T> data, int root = 0) const {
     broadcast(dtype_of<T>(), std::as_writable_bytes(data), root);
   }
+  /// Gives the parts of all ranks, in rank order, to `root`.
+  template <class T>
+  void gather(std::span<const T> in, std::span<T> out, int root, Counts counts = {}) const {
+    gather(dtype_of<T>(), std::as_bytes(in), std::as_writable_bytes(out), root, counts);
+  }
+  /// Gives part `rank` of what `root` has to each rank.
+  template <class T>
+  void scatter(std::span<const T> in, std::span<T> out, int root, Counts counts = {}) const {
+    scatter(dtype_of<T>(), std::as_bytes(in), std::as_writable_bytes(out), root, counts);
+  }
+  /// Gives part q of `in` to rank q, whose part lies at q in `out`. Uneven parts: `send_counts` are this rank's, one a
+  /// rank, and `receive_counts` what those send to it.
+  template <class T>
+  void all_to_all(std::span<const T> in, std::span<T> out, Counts send_counts = {}, Counts receive_counts = {}) const {
+    all_to_all(dtype_of<T>(), std::as_bytes(in), std::as_writable_bytes(out), send_counts, receive_counts);
+  }
   void barrier() const;
 
   /// The same for element types known at run time; sizes in bytes.
-  void all_reduce(Dtype dtype, std::span<std::byte> data, ReduceOp op) const;
-  void reduce_scatter(Dtype dtype, std::span<const std::byte> in, std::span<std::byte> out, ReduceOp op) const;
-  void all_gather(Dtype dtype, std::span<const std::byte> in, std::span<std::byte> out) const;
+  void all_reduce(Dtype dtype, std::span<const std::byte> in, std::span<std::byte> out, ReduceOp op) const;
+  void reduce(Dtype dtype, std::span<const std::byte> in, std::span<std::byte> out, int root, ReduceOp op) const;
+  void reduce_scatter(Dtype dtype, std::span<const std::byte> in, std::span<std::byte> out, ReduceOp op,
+                      Counts counts = {}) const;
+  void all_gather(Dtype dtype, std::span<const std::byte> in, std::span<std::byte> out, Counts counts = {}) const;
   void broadcast(Dtype dtype, std::span<std::byte> data, int root) const;
+  void gather(Dtype dtype, std::span<const std::byte> in, std::span<std::byte> out, int root, Counts counts = {}) const;
+  void scatter(Dtype dtype, std::span<const std::byte> in, std::span<std::byte> out, int root,
+               Counts counts = {}) const;
+  void all_to_all(Dtype dtype, std::span<const std::byte> in, std::span<std::byte> out, Counts send_counts = {},
+                  Counts receive_counts = {}) const;
+  /// Any of them, as an Operation.
+  void carry_out(const Operation& operation) const;
+
+  /// Bytes that this rank has copied so far because operands did not lie in memory of allocate().
+  std::uint64_t bytes_copied() const;
 
   /// The mean over all ranks' samples: sum(weight * value) / sum(weight). With `weight` the number of samples that
   /// `value` is the mean of, the result is what one process over all samples would find.
@@ -104,11 +147,11 @@ class Comm {
   class Work {
    public:
     Work() = default;
-    /// Complete at once in a world of one.
+    /// True once it is complete; at once in a world of one.
     bool test();
     /// Blocks; throws as the blocking collectives do.
     void wait();
-    /// After completion; zeros in a world of one.
+    /// After completion, of a timed operation; zeros in a world of one.
     OperationTiming timing() const;
 
    private:
@@ -116,9 +159,12 @@ class Comm {
     Work(State* state, std::uint64_t number) : state_(state), number_(number) {}
     State* state_ = nullptr;
     std::uint64_t number_ = 0;
+    std::shared_ptr<StagedOperation> staged_;
   };
 
-  /// Starts an operation whose operands lie in memory of allocate(), and returns without waiting for peers.
+  /// Starts an operation and returns without waiting for peers. The operands stay untouched until it completes.
+  /// Operands in memory of allocate(), or of an engine that reaches all memory, are communicated from where they lie;
+  /// others are copied, through a buffer of their size.
   Work start(const Operation& operation) const;
 
   /// Collective. Ranks that give the same `color` form a new communicator, ordered by (key, rank).
@@ -133,6 +179,8 @@ class Comm {
   void abort(const std::string& reason) const noexcept;
 
  private:
+  void require_extents(const Operation& operation, std::span<const std::byte> in, std::span<std::byte> out) const;
+
   std::shared_ptr<State> state_;
 };
 

@@ -35,7 +35,8 @@ struct Comm::State {
   std::vector<std::weak_ptr<State>> children;
   /// Engines of children that an exception has destroyed: their peers wait for the reason, which comes with abort().
   std::vector<std::unique_ptr<Engine>> orphans;
-  Buffer staging;  // for operands that the engine does not reach
+  Buffer staging;                  // for operands that the engine does not reach
+  std::uint64_t bytes_copied = 0;  // to and from staging
 
   State() = default;
   State(const State&) = delete;
@@ -59,8 +60,11 @@ struct Comm::State {
   /// The exception that made them was caught: this rank goes on without them.
   void let_go_of_orphans();
 
-  /// Starts the operation, waits for it, and enters it in the timeline.
-  void carry_out(const Operation& operation);
+  /// Starts the operation, waits for it, and enters it in the timeline. Returns its number.
+  std::uint64_t carry_out(const Operation& operation, Algorithm chosen);
+
+ private:
+  std::uint64_t carry_out_in_step(const Operation& operation, Algorithm chosen);
 };
 
 }  // namespace paceline

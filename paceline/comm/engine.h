@@ -67,21 +67,20 @@ class Engine {
   /// What this engine is, for messages and reports, e.g. "shm".
   virtual const char* name() const = 0;
   virtual Buffer allocate(std::size_t bytes) = 0;
-  /// True if operands may lie anywhere; otherwise they must lie where reaches() says so, unless takes_any_memory(). The
-  /// same on all ranks.
+  /// True if operands may lie anywhere; otherwise they must lie where reaches() says so, but for one-shot
+  /// operations. The same on all ranks.
   virtual bool reaches_all() const = 0;
   virtual bool reaches(const void* data, std::size_t bytes) const = 0;
-  /// True for operations so small that their operands are copied anyway. The same on all ranks.
-  virtual bool takes_any_memory(const Operation& operation) const = 0;
   /// What carries this operation out, where it may choose. Throws InvalidArgument for one that it does not have, or not
   /// for such an operation.
   virtual Algorithm algorithm(const Operation& operation) const = 0;
-  /// Starts an operation and returns its number, 1 for the first. Does not wait for peers (except when very many
-  /// operations are outstanding). Operands must be reachable and stay untouched until it completes.
-  virtual std::uint64_t start(const Operation& operation) = 0;
-  /// start() and wait(): an engine with a thread of its own then leaves it alone.
-  virtual std::uint64_t run(const Operation& operation) {
-    const std::uint64_t number = start(operation);
+  /// Starts an operation and returns its number, 1 for the first. `chosen` is what algorithm() says of it. Does not
+  /// wait for peers (except when very many operations are outstanding). Operands must be reachable and stay untouched
+  /// until it completes.
+  virtual std::uint64_t start(const Operation& operation, Algorithm chosen) = 0;
+  /// start() and wait(): an engine with a thread of its own then leaves that alone.
+  virtual std::uint64_t run(const Operation& operation, Algorithm chosen) {
+    const std::uint64_t number = start(operation, chosen);
     wait(number);
     return number;
   }

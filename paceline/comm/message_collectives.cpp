@@ -20,22 +20,21 @@ MessageCollectives::MessageCollectives(Transport& transport, Algorithm preferred
       two_step_(rank_, world_size_, transport.segment_bytes()),
       ring_(rank_, world_size_, transport.segment_bytes()) {}
 
-MessageCollectives::Outcome MessageCollectives::carry_out(const Operation& operation, std::uint64_t number,
-                                                          const Patience& patience) {
-  const Algorithm way = algorithm(operation);
-  enter(operation, number, way == Algorithm::OneShot, patience);
+MessageCollectives::Outcome MessageCollectives::carry_out(const Operation& operation, Algorithm chosen,
+                                                          std::uint64_t number, const Patience& patience) {
+  enter(operation, number, chosen == Algorithm::OneShot, patience);
   compare_signatures();
   if (operation.kind == Collective::AllToAll) compare_parts(operation);
   const std::size_t count = least_reach(operation);
   const Outcome outcome{count, operation.timed ? now() : Nanoseconds{}};
   note_weights(operation);
-  if (reduces(operation.kind) && way == Algorithm::OneShot) {
+  if (reduces(operation.kind) && chosen == Algorithm::OneShot) {
     reduce_riders(operation, count);
     return outcome;
   }
   switch (operation.kind) {
     case Collective::AllReduce:
-      if (way == Algorithm::Ring) {
+      if (chosen == Algorithm::Ring) {
         ring_.begin(operation, count, weights_);
         transport_.run(ring_, patience);
         break;
@@ -44,7 +43,7 @@ MessageCollectives::Outcome MessageCollectives::carry_out(const Operation& opera
     case Collective::Reduce: reduce_slices(operation, count, patience); break;
     case Collective::ReduceScatter: reduce_parts(operation, count, patience); break;
     case Collective::Broadcast:
-      if (way == Algorithm::Direct) {
+      if (chosen == Algorithm::Direct) {
         broadcast_slices(operation, count, patience);
         break;
       }
@@ -103,7 +102,9 @@ void MessageCollectives::enter(const Operation& operation, std::uint64_t number,
     const Bytes message = message_to(operation, peer, reach);
     riders_[static_cast<std::size_t>(peer)] = {message, rides && message.size() <= transport_.rider_bytes()};
   }
-  transport_.enter({signature_of(operation, number), operation.weight, reach, 0}, riders_, patience);
+  Call call{.signature = {}, .weight = operation.weight, .reach = reach, .message_bytes = 0};
+  sign(operation, number, call.signature);
+  transport_.enter(call, riders_, patience);
 }
 
 void MessageCollectives::compare_signatures() const {

@@ -27,8 +27,8 @@ class MessageCollectives {
     std::size_t carried_out;   ///< As Engine has it.
     Nanoseconds last_arrival;  ///< When the last rank was seen to enter the operation; 0 where it is not timed.
   };
-  /// Blocks.
-  Outcome carry_out(const Operation& operation, std::uint64_t number, const Patience& patience);
+  /// Blocks. `chosen` is what algorithm() says.
+  Outcome carry_out(const Operation& operation, Algorithm chosen, std::uint64_t number, const Patience& patience);
 
  private:
   using Bytes = std::span<const std::byte>;

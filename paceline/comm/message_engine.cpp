@@ -34,26 +34,26 @@ MessageEngine::~MessageEngine() {
 
 Buffer MessageEngine::allocate(std::size_t bytes) { return allocate_on_heap(bytes); }
 
-std::uint64_t MessageEngine::start(const Operation& operation) {
+std::uint64_t MessageEngine::start(const Operation& operation, Algorithm chosen) {
   Lock lock(mutex_);
-  const std::uint64_t number = enqueue(operation, lock);
+  const std::uint64_t number = enqueue(operation, chosen, lock);
   if (!busy_) work_.notify_one();
   return number;
 }
 
-std::uint64_t MessageEngine::run(const Operation& operation) {
+std::uint64_t MessageEngine::run(const Operation& operation, Algorithm chosen) {
   Lock lock(mutex_);
-  const std::uint64_t number = enqueue(operation, lock);
+  const std::uint64_t number = enqueue(operation, chosen, lock);
   wait(number, lock);
   return number;
 }
 
-std::uint64_t MessageEngine::enqueue(const Operation& operation, Lock& lock) {
-  (void)collectives_.algorithm(operation);  // refuses what there is not
+std::uint64_t MessageEngine::enqueue(const Operation& operation, Algorithm chosen, Lock& lock) {
   if (failure_) throw Error(*failure_);
   if (started_ - completed_ >= kOutstanding) wait(started_ + 1 - kOutstanding, lock);
   Slot& next = slot(++started_);
   next.operation = operation;
+  next.chosen = chosen;
   next.timing = {};
   if (operation.timed) next.timing.launched = now();
   return started_;
@@ -108,7 +108,7 @@ void MessageEngine::carry_out_next(Lock& lock, Nanoseconds spin) {
   std::optional<Error> failure;
   MessageCollectives::Outcome outcome{};
   try {
-    outcome = collectives_.carry_out(current.operation, number, {timeout_, spin});
+    outcome = collectives_.carry_out(current.operation, current.chosen, number, {timeout_, spin});
   } catch (const Error& error) {
     failure = error;
   } catch (const std::exception& error) {

@@ -24,10 +24,9 @@ class MessageEngine final : public Engine {
   Buffer allocate(std::size_t bytes) override;
   bool reaches_all() const override { return true; }
   bool reaches(const void*, std::size_t) const override { return true; }
-  bool takes_any_memory(const Operation&) const override { return true; }
   Algorithm algorithm(const Operation& operation) const override { return collectives_.algorithm(operation); }
-  std::uint64_t start(const Operation& operation) override;
-  std::uint64_t run(const Operation& operation) override;
+  std::uint64_t start(const Operation& operation, Algorithm chosen) override;
+  std::uint64_t run(const Operation& operation, Algorithm chosen) override;
   bool test(std::uint64_t operation) override;
   void wait(std::uint64_t operation) override;
   std::size_t carried_out(std::uint64_t operation) const override;
@@ -41,6 +40,7 @@ class MessageEngine final : public Engine {
   static constexpr std::uint64_t kOutstanding = 64;
   struct Slot {
     Operation operation;
+    Algorithm chosen{};
     std::size_t carried_out = 0;
     OperationTiming timing{};
   };
@@ -48,7 +48,7 @@ class MessageEngine final : public Engine {
 
   Slot& slot(std::uint64_t number) { return slots_[number % slots_.size()]; }
   const Slot& slot(std::uint64_t number) const { return slots_[number % slots_.size()]; }
-  std::uint64_t enqueue(const Operation& operation, Lock& lock);
+  std::uint64_t enqueue(const Operation& operation, Algorithm chosen, Lock& lock);
   void wait(std::uint64_t operation, Lock& lock);
   void carry_out_next(Lock& lock, Nanoseconds spin);
   void carry_out_behind();

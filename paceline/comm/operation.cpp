@@ -33,25 +33,25 @@ std::size_t out_parts_extent(const Operation& operation, int world_size) {
   return out_part_begin(operation, world_size - 1) + out_part_count(operation, world_size - 1);
 }
 
-void require(bool condition, const Operation& operation, const std::string& what) {
-  if (condition) return;
-  throw Error(ErrorCode::InvalidArgument, fmt::format("{}: {}", to_string(operation.kind), what));
+[[noreturn]] void refuse(const Operation& operation, const std::string& why) {
+  throw Error(ErrorCode::InvalidArgument, fmt::format("{}: {}", to_string(operation.kind), why));
 }
 
 void check_counts(const Operation& operation, std::span<const std::size_t> counts, const char* name, int world_size) {
-  require(counts.size() == static_cast<std::size_t>(world_size), operation,
-          fmt::format("{} must have one number for each of the {} ranks, but has {}", name, world_size, counts.size()));
+  if (counts.size() == static_cast<std::size_t>(world_size)) return;
+  refuse(operation,
+         fmt::format("{} must have one number for each of the {} ranks, but has {}", name, world_size, counts.size()));
 }
 
 void check_uneven(const Operation& operation, int world_size) {
   const bool all_to_all = operation.kind == Collective::AllToAll;
-  if (operation.counts.empty() && operation.receive_counts.empty()) return;
-  require(has_parts(operation.kind), operation, "takes no counts of parts");
-  require(operation.in_stride == 0 && operation.out_stride == 0 && operation.reach == 0, operation,
-          "uneven parts lie side by side");
+  if (!has_parts(operation.kind)) refuse(operation, "takes no counts of parts");
+  if (operation.in_stride != 0 || operation.out_stride != 0 || operation.reach != 0) {
+    refuse(operation, "uneven parts lie side by side");
+  }
   check_counts(operation, operation.counts, all_to_all ? "send_counts" : "counts", world_size);
   if (all_to_all) check_counts(operation, operation.receive_counts, "receive_counts", world_size);
-  else require(operation.receive_counts.empty(), operation, "takes one list of counts");
+  else if (!operation.receive_counts.empty()) refuse(operation, "takes one list of counts");
 }
 
 /// True for operands that may lie over each other as the table in operation.h says.
@@ -79,19 +79,20 @@ void check_overlap(const Operation& operation, int rank, int world_size) {
   const std::less<const std::byte*> before;
   const bool overlap =
       before(operation.in, operation.out + out_bytes) && before(operation.out, operation.in + in_bytes);
-  require(!overlap || is_in_place(operation, rank), operation,
-          "in and out overlap in a way that is not one of the in-place forms (comm/operation.h lists them)");
+  if (overlap && !is_in_place(operation, rank)) {
+    refuse(operation,
+           "in and out overlap in a way that is not one of the in-place forms (comm/operation.h lists them)");
+  }
 }
 
 }  // namespace
 
 void check_operation(const Operation& operation, int rank, int world_size) {
-  if (has_root(operation.kind)) {
-    require(operation.root >= 0 && operation.root < world_size, operation,
-            fmt::format("there is no rank {} in a world of {}", operation.root, world_size));
+  if (has_root(operation.kind) && (operation.root < 0 || operation.root >= world_size)) {
+    refuse(operation, fmt::format("there is no rank {} in a world of {}", operation.root, world_size));
   }
-  check_uneven(operation, world_size);
-  check_overlap(operation, rank, world_size);
+  if (!operation.counts.empty() || !operation.receive_counts.empty()) check_uneven(operation, world_size);
+  if (operation.in != operation.out || has_parts(operation.kind)) check_overlap(operation, rank, world_size);
 }
 
 bool reduces(Collective kind) {

@@ -1,12 +1,32 @@
 #include "paceline/comm/shm_engine.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstring>
 
 namespace paceline {
+namespace {
+
+// Bytes that are reduced in less time than it takes to wake a rank.
+constexpr std::size_t kShort = std::size_t{16} << 10;
+
+// Small enough that ranks end at about the same time, large enough that taking one costs nothing beside it.
+std::size_t chunk_elements(const Operation& operation, std::size_t reach) {
+  constexpr std::size_t kKiB = 1024, kFew = 16 * kKiB, kSome = 64 * kKiB, kMany = 256 * kKiB;
+  const std::size_t bytes = reach * size_of(operation.dtype);
+  const std::size_t chunk = bytes <= kSome ? kFew : bytes < 4 * kMany ? kSome : kMany;
+  return chunk / size_of(operation.dtype);
+}
+
+// Ranks' buffers begin at different places of a page: with the same place in all, the lines that one reduction step
+// reads from many ranks meet in few sets of the cache.
+std::size_t first_buffer(int rank) { return ShmGroup::control_bytes() + 320 * static_cast<std::size_t>(rank) % 4096; }
+
+}  // namespace
 
 struct ShmEngine::Memory {
-  explicit Memory(std::shared_ptr<Segment> own) : segment(std::move(own)), heap(*segment, ShmGroup::control_bytes()) {}
+  Memory(std::shared_ptr<Segment> own, int rank) : segment(std::move(own)), heap(*segment, first_buffer(rank)) {}
 
   static void free(void* owner, std::byte* data, std::size_t bytes) noexcept {
     auto& memory = *static_cast<Memory*>(owner);
@@ -19,9 +39,11 @@ struct ShmEngine::Memory {
 
 ShmEngine::ShmEngine(ShmGroup group, std::string name, Nanoseconds timeout)
     : group_(std::move(group)),
+      view_(group_),
       sync_(group_, std::move(name), timeout),
-      collectives_(group_),
-      memory_(std::make_shared<Memory>(group_.segments[group_.rank])) {}
+      one_shot_(view_),
+      direct_(view_),
+      memory_(std::make_shared<Memory>(group_.segments[group_.rank], group_.rank)) {}
 
 ShmEngine::~ShmEngine() { sync_.leave(); }
 
@@ -34,38 +56,71 @@ Buffer ShmEngine::allocate(std::size_t bytes) {
 bool ShmEngine::reaches(const void* data, std::size_t bytes) const {
   const auto* at = static_cast<const std::byte*>(data);
   const Segment& own = *memory_->segment;
-  return at >= own.data() && at + bytes <= own.data() + own.bytes();
+  return bytes == 0 || (at >= own.data() && at + bytes <= own.data() + own.bytes());
 }
 
-std::uint64_t ShmEngine::start(const Operation& operation) {
+// Every line of a slot crosses over to all other cores, while slices cross half as often but wait twice: cheaper,
+// unless a wait means a switch to another rank.
+std::size_t ShmEngine::one_shot_bytes() const { return sync_.oversubscribed() ? Slot::kPayloadBytes : 256; }
+
+Algorithm ShmEngine::algorithm(const Operation& operation) const {
+  const bool divisible = operation.kind == Collective::AllReduce || operation.kind == Collective::Reduce;
+  switch (operation.algorithm) {
+    case Algorithm::Auto:
+      if (ShmOneShot::fits(operation, view_.world_size(), one_shot_bytes())) return Algorithm::OneShot;
+      return divisible && sync_.oversubscribed() ? Algorithm::Tickets : Algorithm::Slices;
+    case Algorithm::OneShot:
+      if (ShmOneShot::fits(operation, view_.world_size(), Slot::kPayloadBytes)) return Algorithm::OneShot;
+      throw Error(ErrorCode::InvalidArgument,
+                  fmt::format("algorithm one_shot takes up to {} bytes of input a rank", Slot::kPayloadBytes));
+    case Algorithm::Tickets:
+      if (divisible) return Algorithm::Tickets;
+      throw Error(ErrorCode::InvalidArgument, "algorithm tickets is there for all_reduce and reduce");
+    case Algorithm::Slices: return Algorithm::Slices;
+    case Algorithm::Direct:
+    case Algorithm::Ring: break;
+  }
+  throw Error(ErrorCode::InvalidArgument,
+              fmt::format("there is no algorithm {} in shared memory; it has one_shot, slices and tickets",
+                          to_string(operation.algorithm)));
+}
+
+std::uint64_t ShmEngine::start(const Operation& operation, Algorithm chosen) {
   sync_.check();
   if (entered_ - completed_ >= RankControl::kOutstanding) wait(entered_ + 1 - RankControl::kOutstanding);
-  enter(operation);
-  advance();
+  enter(operation, chosen);
+  // A small operation that can be done at once ends with waking sleepers, a moment later.
+  const bool small = operation.count * size_of(operation.dtype) <= kShort && operation.counts.empty();
+  const bool at_once = small && shared_ + 1 == entered_ && sync_.everyone_arrived(entered_);
+  if (!at_once) sync_.wake_sleepers();
+  advance(Share::Fair);
   return entered_;
 }
 
-void ShmEngine::enter(const Operation& operation) {
-  const std::uint64_t number = ++entered_;
-  operations_[number % RankControl::kSlots] = operation;
-  Slot& slot = group_.control(group_.rank).slot(number);
-  slot.signature = signature_of(operation, number);
+void ShmEngine::enter(const Operation& operation, Algorithm algorithm) {
+  const std::uint64_t number = entered_ + 1;
+  // What others read of the operation before that one, they have read.
+  if (number > RankControl::kOutstanding) sync_.wait_finish(number - RankControl::kOutstanding);
+  RankControl& own = sync_.control(view_.rank);
+  Slot& slot = own.slot(number);
+  SlotDetails& details = own.details_of(number);
+  sign(operation, number, details.signature);
+  details.arrived_ns = operation.timed ? now().count() : 0;
+  const std::uint64_t digest = digest_of(details.signature);
+  // From here to the slot's number without delay: a peer that polls it takes the cache line away after each write.
+  if (algorithm == Algorithm::OneShot) one_shot_.put_input(operation, slot);
+  else direct_.put_operands(operation, slot);
+  slot.digest = digest;
   slot.weight = operation.weight;
-  if (!ShmCollectives::is_inline(operation, group_.world_size())) {
-    slot.in_offset = static_cast<std::uint64_t>(operation.in - memory_->segment->data());
-  } else {
-    slot.in_offset = Slot::kInline;
-    const std::size_t bytes = ShmCollectives::input_bytes(operation, group_.world_size());
-    if (bytes > 0 && operation.in != nullptr) std::memcpy(slot.payload, operation.in, bytes);
-  }
-  slot.arrived_ns = now().count();
   sync_.publish_arrival(number);
+  entered_ = number;
+  entered(number) = {operation, algorithm, operation.count};
 }
 
 bool ShmEngine::test(std::uint64_t operation) {
   if (operation <= completed_) return true;
   sync_.check();
-  advance();
+  advance(Share::Fair);
   note_completions();
   return operation <= completed_;
 }
@@ -73,19 +128,23 @@ bool ShmEngine::test(std::uint64_t operation) {
 void ShmEngine::wait(std::uint64_t operation) {
   while (shared_ < operation) {
     sync_.wait_arrival(shared_ + 1);
-    advance();
+    advance(Share::All);
   }
-  if (operation <= completed_) return;
-  sync_.wait_finish(operation);
   note_completions();
+  while (completed_ < operation) {
+    sync_.wait(ShmSync::Stage::Finish, completed_ + 1, [&] { return is_complete(completed_ + 1); });
+    note_completions();
+  }
 }
 
-void ShmEngine::advance() {
+void ShmEngine::advance(Share share) {
   while (shared_ < entered_ && sync_.everyone_arrived(shared_ + 1)) {
     const std::uint64_t number = shared_ + 1;
     check_agreement(number);
-    collectives_.do_share(operations_[number % RankControl::kSlots], number);
-    group_.control(group_.rank).slot(number).finished_ns = now().count();
+    if (!do_share(number, share)) return;
+    sync_.control(view_.rank)
+        .details_of(number)
+        .finished_ns.store(entered(number).operation.timed ? now().count() : 0, std::memory_order_relaxed);
     shared_ = number;
     sync_.publish_finish(number);
   }
@@ -93,30 +152,86 @@ void ShmEngine::advance() {
 
 // All ranks make the same comparison, with rank 0's, so all of them find the same two that differ.
 void ShmEngine::check_agreement(std::uint64_t number) {
-  const Signature& first = group_.control(0).slot(number).signature;
-  for (int peer = 1; peer < group_.world_size(); ++peer) {
-    const Signature& theirs = group_.control(peer).slot(number).signature;
-    if (std::memcmp(&first, &theirs, sizeof first) == 0) continue;
-    sync_.fail_and_throw(mismatch(group_.rank, first, peer, theirs));
+  const std::uint64_t first = view_.slot(0, number).digest;
+  for (int peer = 1; peer < view_.world_size(); ++peer) {
+    if (view_.slot(peer, number).digest == first) continue;
+    sync_.fail_and_throw(mismatch(view_.rank, sync_.control(0).details_of(number).signature, peer,
+                                  sync_.control(peer).details_of(number).signature));
   }
 }
 
-// Before this rank enters operation n, it has noted all up to n - kOutstanding, so the slots read here are not yet
-// written again by anyone.
-void ShmEngine::note_completions() {
-  while (completed_ < shared_ && sync_.everyone_finished(completed_ + 1)) {
-    const std::uint64_t number = ++completed_;
-    std::int64_t last_arrival = 0, completed = 0;
-    for (int peer = 0; peer < group_.world_size(); ++peer) {
-      const Slot& slot = group_.control(peer).slot(number);
-      last_arrival = std::max(last_arrival, slot.arrived_ns);
-      completed = std::max(completed, slot.finished_ns);
+// False if some of it is left, for others or for a later call.
+bool ShmEngine::do_share(std::uint64_t number, Share share) {
+  Entered& entry = entered(number);
+  if (entry.algorithm == Algorithm::OneShot) {
+    one_shot_.finish(entry.operation, number);
+    return true;
+  }
+  entry.carried_out = direct_.common_reach(entry.operation, number);
+  if (entry.algorithm == Algorithm::Tickets) return take_chunks(number, share);
+  try {
+    direct_.check_counts(entry.operation, number);
+  } catch (const Error& error) {
+    sync_.fail_and_throw(error);
+  }
+  direct_.do_share(entry.operation, number, entry.carried_out);
+  return true;
+}
+
+bool ShmEngine::take_chunks(std::uint64_t number, Share share) {
+  const Entered& entry = entered(number);
+  const std::size_t chunk = chunk_elements(entry.operation, entry.carried_out);
+  const std::size_t chunks = (entry.carried_out + chunk - 1) / chunk;
+  const auto world = static_cast<std::size_t>(view_.world_size());
+  const std::size_t most = share == Share::All ? chunks : (chunks + world - 1) / world;
+  ShmTickets tickets = this->tickets(number);
+  bool own = true;
+  for (std::size_t taken = 0; taken < most; ++taken) {
+    auto mine = own ? tickets.take_own() : std::nullopt;
+    if (!mine) {
+      if (own && chunks > 4) sched_yield();
+      own = false;
+      mine = tickets.take_any();
     }
-    timings_[number % RankControl::kSlots] = {Nanoseconds(group_.control(group_.rank).slot(number).arrived_ns),
-                                              Nanoseconds(last_arrival), Nanoseconds(completed)};
+    if (!mine) return true;
+    const std::size_t from = *mine * chunk;
+    direct_.reduce_range(entry.operation, number, from, std::min(chunk, entry.carried_out - from));
+    if (tickets.give_back()) sync_.wake_sleepers();
+  }
+  return share == Share::All;
+}
+
+ShmTickets ShmEngine::tickets(std::uint64_t number) const {
+  const Entered& entry = entered(number);
+  const std::size_t chunk = chunk_elements(entry.operation, entry.carried_out);
+  return {view_, number, static_cast<std::uint32_t>((entry.carried_out + chunk - 1) / chunk)};
+}
+
+bool ShmEngine::is_complete(std::uint64_t number) {
+  switch (entered(number).algorithm) {
+    case Algorithm::OneShot: return true;
+    case Algorithm::Tickets: return tickets(number).all_done();
+    default: return sync_.everyone_finished(number);
   }
 }
 
-OperationTiming ShmEngine::timing(std::uint64_t operation) const { return timings_[operation % RankControl::kSlots]; }
+void ShmEngine::note_completions() {
+  while (completed_ < shared_ && is_complete(completed_ + 1)) ++completed_;
+}
+
+std::size_t ShmEngine::carried_out(std::uint64_t operation) const { return entered(operation).carried_out; }
+
+// Nobody enters operation n + 2 x kOutstanding before this rank has entered n + kOutstanding, so what is read here is
+// still about this operation.
+OperationTiming ShmEngine::timing(std::uint64_t operation) const {
+  std::int64_t last_arrival = 0, completed = 0;
+  for (int peer = 0; peer < view_.world_size(); ++peer) {
+    SlotDetails& details = sync_.control(peer).details_of(operation);
+    last_arrival = std::max(last_arrival, details.arrived_ns);
+    completed = std::max(completed, details.finished_ns.load(std::memory_order_relaxed));
+  }
+  return {Nanoseconds(sync_.control(view_.rank).details_of(operation).arrived_ns), Nanoseconds(last_arrival),
+          Nanoseconds(completed)};
+}
 
 }  // namespace paceline

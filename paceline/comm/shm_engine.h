@@ -5,8 +5,10 @@
 #include <string>
 
 #include "paceline/comm/engine.h"
-#include "paceline/comm/shm_collectives.h"
+#include "paceline/comm/shm_direct.h"
+#include "paceline/comm/shm_one_shot.h"
 #include "paceline/comm/shm_sync.h"
+#include "paceline/comm/shm_tickets.h"
 
 namespace paceline {
 
@@ -22,33 +24,48 @@ class ShmEngine final : public Engine {
   Buffer allocate(std::size_t bytes) override;
   bool reaches_all() const override { return false; }
   bool reaches(const void* data, std::size_t bytes) const override;
-  bool takes_any_memory(const Operation&) const override { return false; }
-  Algorithm algorithm(const Operation&) const override { return Algorithm::Auto; }
-  std::size_t carried_out(std::uint64_t) const override { return 0; }
-  std::uint64_t start(const Operation& operation) override;
+  Algorithm algorithm(const Operation& operation) const override;
+  std::uint64_t start(const Operation& operation, Algorithm chosen) override;
   bool test(std::uint64_t operation) override;
   void wait(std::uint64_t operation) override;
+  std::size_t carried_out(std::uint64_t operation) const override;
   OperationTiming timing(std::uint64_t operation) const override;
   void check() const override { sync_.check(); }
   void abort(const Error& cause) noexcept override { sync_.fail(cause); }
 
  private:
   struct Memory;  // a segment and its heap, which buffers keep alive
+  struct Entered {
+    Operation operation;
+    Algorithm algorithm;
+    std::size_t carried_out;  // once its share was begun
+  };
+  /// Whether a rank does all it can of an operation at once, or leaves some to ranks that come later.
+  enum class Share { All, Fair };
 
-  void enter(const Operation& operation);
-  void advance();
+  void enter(const Operation& operation, Algorithm algorithm);
+  void advance(Share share);
   void check_agreement(std::uint64_t number);
+  bool do_share(std::uint64_t number, Share share);
+  bool take_chunks(std::uint64_t number, Share share);
+  ShmTickets tickets(std::uint64_t number) const;
+  bool is_complete(std::uint64_t number);
   void note_completions();
 
+  std::size_t one_shot_bytes() const;
+  const Entered& entered(std::uint64_t number) const { return entered_operations_[number % RankControl::kSlots]; }
+  Entered& entered(std::uint64_t number) { return entered_operations_[number % RankControl::kSlots]; }
+
   ShmGroup group_;
+  ShmView view_;
   ShmSync sync_;
-  ShmCollectives collectives_;
+  ShmOneShot one_shot_;
+  ShmDirect direct_;
   std::shared_ptr<Memory> memory_;
 
   // Numbers of the last operation that this rank entered, did its share of, and knows to be complete.
   std::uint64_t entered_ = 0, shared_ = 0, completed_ = 0;
-  std::array<Operation, RankControl::kSlots> operations_;
-  std::array<OperationTiming, RankControl::kSlots> timings_{};
+  std::array<Entered, RankControl::kSlots> entered_operations_;
 };
 
 }  // namespace paceline

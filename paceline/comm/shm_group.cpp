@@ -38,6 +38,7 @@ std::shared_ptr<Segment> make_segment() {
   control.magic = RankControl::kMagic;
   control.nonce = random_number();
   control.pid = getpid();
+  control.cpus = cpu_allowance();
   return segment;
 }
 

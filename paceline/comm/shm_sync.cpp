@@ -1,9 +1,7 @@
 #include "paceline/comm/shm_sync.h"
 
 #include <fmt/format.h>
-#include <immintrin.h>
 #include <poll.h>
-#include <sched.h>
 
 #include <algorithm>
 #include <cstring>
@@ -15,8 +13,6 @@
 namespace paceline {
 namespace {
 
-// Longer than a peer that runs needs to arrive, shorter than what a sleep and wake-up costs twice (25 us each).
-constexpr Nanoseconds kSpin = std::chrono::microseconds(50);
 constexpr Nanoseconds kLookUp = std::chrono::milliseconds(20);
 
 bool hung_up(const UniqueFd& link) {
@@ -24,119 +20,128 @@ bool hung_up(const UniqueFd& link) {
   return link && poll(&entry, 1, 0) > 0 && (entry.revents & (POLLHUP | POLLRDHUP | POLLERR)) != 0;
 }
 
+std::vector<RankControl*> controls_of(const ShmGroup& group) {
+  std::vector<RankControl*> controls;
+  for (int rank = 0; rank < group.world_size(); ++rank) controls.push_back(&group.control(rank));
+  return controls;
+}
+
+bool is_oversubscribed(const std::vector<RankControl*>& controls) {
+  std::vector<CpuAllowance> allowances;
+  for (const RankControl* control : controls) allowances.push_back(control->cpus);
+  return static_cast<int>(controls.size()) > usable_cpus(allowances);
+}
+
 }  // namespace
 
 ShmSync::ShmSync(const ShmGroup& group, std::string name, Nanoseconds timeout)
     : group_(group),
+      rank_(group.rank),
+      controls_(controls_of(group)),
       name_(std::move(name)),
       timeout_(timeout),
-      oversubscribed_(group.world_size() > usable_cpus()),
-      own_(group.control(group.rank)) {}
+      oversubscribed_(is_oversubscribed(controls_)),
+      own_(*controls_[rank_]) {}
 
-void ShmSync::publish(std::atomic<std::uint64_t>& counter, std::uint64_t number) {
-  // Sequentially consistent, as is the sleeper's side: either it sees the counter, or we see that it sleeps.
-  counter.store(number, std::memory_order_seq_cst);
-  for (int peer = 0; peer < group_.world_size(); ++peer) {
-    RankControl& control = group_.control(peer);
-    if (control.sleeping.load(std::memory_order_seq_cst) == 0) continue;
-    control.doorbell.fetch_add(1, std::memory_order_seq_cst);
-    futex_wake(control.doorbell);
+void ShmSync::publish_finish(std::uint64_t number) {
+  own_.finished.store(number, std::memory_order_release);
+  wake_sleepers();
+}
+
+void ShmSync::wake_sleepers() {
+  // With the sequentially consistent stores and loads of a sleeper: either it sees what was stored before, or we see
+  // that it sleeps.
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  for (RankControl* control : controls_) {
+    if (control->sleeping.load(std::memory_order_seq_cst) == 0) continue;
+    control->doorbell.fetch_add(1, std::memory_order_seq_cst);
+    futex_wake(control->doorbell);
   }
 }
 
-bool ShmSync::everyone(Counter counter, std::uint64_t& known, std::uint64_t number) {
-  if (known >= number) return true;
+bool ShmSync::everyone_finished(std::uint64_t number) {
+  if (known_finished_ >= number) return true;
   std::uint64_t least = UINT64_MAX;
-  for (int peer = 0; peer < group_.world_size() && least >= number; ++peer) {
-    least = std::min(least, (group_.control(peer).*counter).load(std::memory_order_seq_cst));
+  for (const RankControl* control : controls_) {
+    least = std::min(least, control->finished.load(std::memory_order_seq_cst));
+    if (least < number) return false;
   }
-  known = std::max(known, least);
-  return least >= number;
+  known_finished_ = least;
+  return true;
 }
 
-void ShmSync::wait(Counter counter, std::uint64_t& known, std::uint64_t number) {
-  if (spin(counter, known, number)) return;
-  Nanoseconds waited{}, looked = now();
-  for (;;) {
-    check();
-    const std::uint32_t bell = own_.doorbell.load(std::memory_order_seq_cst);
-    own_.sleeping.store(1, std::memory_order_seq_cst);
-    const bool ready = everyone(counter, known, number);
-    if (!ready) futex_wait(own_.doorbell, bell, kLookUp);
-    own_.sleeping.store(0, std::memory_order_seq_cst);
-    if (ready || everyone(counter, known, number)) return;
-    look_for_lost_peers(counter, number);
-    // A look-up that took long is this rank's own absence (a suspended job), not a peer's.
-    waited += std::min(now() - std::exchange(looked, now()), 5 * kLookUp);
-    if (waited >= timeout_) time_out(counter, number);
-  }
+void ShmSync::wait_arrival(std::uint64_t number) {
+  wait(Stage::Arrival, number, [&] { return everyone_arrived(number); });
 }
 
-bool ShmSync::spin(Counter counter, std::uint64_t& known, std::uint64_t number) {
-  const Deadline deadline(kSpin);
-  do {
-    for (int i = 0; i < 16; ++i) {
-      if (everyone(counter, known, number)) return true;
-      if (oversubscribed_) sched_yield();
-      else _mm_pause();
-    }
-  } while (!deadline.passed());
-  return false;
+void ShmSync::wait_finish(std::uint64_t number) {
+  wait(Stage::Finish, number, [&] { return everyone_finished(number); });
 }
 
-void ShmSync::look_for_lost_peers(Counter counter, std::uint64_t number) {
-  for (int peer = 0; peer < group_.world_size(); ++peer) {
-    RankControl& control = group_.control(peer);
-    const bool left = control.left.load(std::memory_order_acquire) != 0;
+std::uint32_t ShmSync::lie_down() {
+  const std::uint32_t bell = own_.doorbell.load(std::memory_order_seq_cst);
+  own_.sleeping.store(1, std::memory_order_seq_cst);
+  return bell;
+}
+
+void ShmSync::sleep(std::uint32_t bell) { futex_wait(own_.doorbell, bell, kLookUp); }
+
+void ShmSync::get_up() { own_.sleeping.store(0, std::memory_order_seq_cst); }
+
+void ShmSync::look_around(Stage stage, std::uint64_t number, Patience& patience) {
+  for (int peer = 0; peer < world_size(); ++peer) {
+    const bool left = controls_[peer]->left.load(std::memory_order_acquire) != 0;
     if (!left && !hung_up(group_.links[peer])) continue;
-    if ((control.*counter).load(std::memory_order_seq_cst) >= number) continue;  // gone, but not before its part
-    const auto what = describe(own_.slot(number).signature);
+    if (!is_late(peer, stage, number)) continue;  // gone, but not before its part
+    const auto what = describe_own(number);
     if (left) {
       fail_and_throw(
           {ErrorCode::PeerLost,
            fmt::format("rank {} ended its communicator '{}' after {}, while rank {} waits for it in {}; do all "
                        "ranks run the same number of steps?",
-                       peer, name_, where_is(peer), group_.rank, what),
-           group_.rank, peer});
+                       peer, name_, where_is(peer), rank_, what),
+           rank_, peer});
     }
-    fail_and_throw(
-        {ErrorCode::PeerLost,
-         fmt::format("rank {} (pid {}) died after {}; rank {} saw it in {}. Its own output or the launcher's "
-                     "summary says why",
-                     peer, control.pid, where_is(peer), group_.rank, what),
-         group_.rank, peer});
+    fail_and_throw({ErrorCode::PeerLost,
+                    fmt::format("rank {} (pid {}) died after {}; rank {} saw it in {}. Its own output or the "
+                                "launcher's summary says why",
+                                peer, controls_[peer]->pid, where_is(peer), rank_, what),
+                    rank_, peer});
   }
+  // A look-up that took long is this rank's own absence (a suspended job), not a peer's.
+  patience.waited += std::min(now() - std::exchange(patience.looked, now()), 5 * kLookUp);
+  if (patience.waited >= timeout_) time_out(stage, number);
 }
 
-void ShmSync::time_out(Counter counter, std::uint64_t number) {
-  for (int peer = 0; peer < group_.world_size(); ++peer) {
-    if ((group_.control(peer).*counter).load(std::memory_order_seq_cst) >= number) continue;
-    fail_and_throw(
-        {ErrorCode::Timeout,
-         fmt::format("rank {} waited {:.0f} s in {} for rank {}, which is at {}. If rank {} is only slow, raise "
-                     "PACELINE_TIMEOUT (seconds)",
-                     group_.rank, seconds(timeout_), describe(own_.slot(number).signature), peer, where_is(peer), peer),
-         group_.rank, peer});
+void ShmSync::time_out(Stage stage, std::uint64_t number) {
+  for (int peer = 0; peer < world_size(); ++peer) {
+    if (!is_late(peer, stage, number)) continue;
+    fail_and_throw({ErrorCode::Timeout,
+                    fmt::format("rank {} waited {:.0f} s in {} for rank {}, which is at {}. If rank {} is only slow, "
+                                "raise PACELINE_TIMEOUT (seconds)",
+                                rank_, seconds(timeout_), describe_own(number), peer, where_is(peer), peer),
+                    rank_, peer});
   }
   check();
-  throw Error(ErrorCode::Timeout, "waited too long", group_.rank);
+  throw Error(ErrorCode::Timeout, "waited too long", rank_);
 }
+
+std::string ShmSync::describe_own(std::uint64_t number) const { return describe(own_.details_of(number).signature); }
 
 std::string ShmSync::where_is(int rank) const {
-  RankControl& control = group_.control(rank);
-  const std::uint64_t number = control.arrived.load(std::memory_order_acquire);
-  return number == 0 ? "no operation yet" : describe(control.slot(number).signature);
+  const std::uint64_t number = controls_[rank]->arrived.load(std::memory_order_acquire);
+  return number == 0 ? "no operation yet" : describe(controls_[rank]->details_of(number).signature);
 }
 
-void ShmSync::check() const {
-  const FailureRecord& record = group_.control(0).failure;
+void ShmSync::throw_failure() const {
+  const FailureRecord& record = controls_[0]->failure;
   if (record.state.load(std::memory_order_acquire) != FailureRecord::kSet) return;
-  throw Error(static_cast<ErrorCode>(record.code), record.message, group_.rank,
-              record.peer != group_.rank ? record.peer : record.rank);
+  throw Error(static_cast<ErrorCode>(record.code), record.message, rank_,
+              record.peer != rank_ ? record.peer : record.rank);
 }
 
 void ShmSync::fail(const Error& cause) noexcept {
-  FailureRecord& record = group_.control(0).failure;
+  FailureRecord& record = controls_[0]->failure;
   std::uint32_t none = FailureRecord::kNone;
   if (!record.state.compare_exchange_strong(none, FailureRecord::kWriting)) return;
   record.code = static_cast<std::int32_t>(cause.code());
@@ -146,15 +151,15 @@ void ShmSync::fail(const Error& cause) noexcept {
   std::memcpy(record.message, cause.message().data(), length);
   record.message[length] = '\0';
   record.state.store(FailureRecord::kSet, std::memory_order_release);
-  for (int peer = 0; peer < group_.world_size(); ++peer) {
-    group_.control(peer).doorbell.fetch_add(1, std::memory_order_seq_cst);
-    futex_wake(group_.control(peer).doorbell);
+  for (RankControl* control : controls_) {
+    control->doorbell.fetch_add(1, std::memory_order_seq_cst);
+    futex_wake(control->doorbell);
   }
 }
 
 void ShmSync::fail_and_throw(const Error& cause) {
   fail(cause);
-  const FailureRecord& record = group_.control(0).failure;
+  const FailureRecord& record = controls_[0]->failure;
   // Another rank may be writing; it may also have died doing so.
   const Deadline patience(kLookUp);
   while (record.state.load(std::memory_order_acquire) != FailureRecord::kSet && !patience.passed()) sched_yield();

@@ -1,8 +1,11 @@
 #pragma once
 
+#include <immintrin.h>
+#include <sched.h>
+
 #include <cstdint>
-#include <functional>
 #include <string>
+#include <vector>
 
 #include "paceline/base/error.h"
 #include "paceline/comm/shm_group.h"
@@ -11,24 +14,53 @@ namespace paceline {
 
 /// How the ranks of a shared-memory group wait for each other, and how they fail together.
 ///
-/// A rank counts up `arrived` when it enters an operation and `finished` when it has done its share. Waiting: a short
-/// spin (yielding the processor where ranks outnumber the processors they may use), then sleep on this rank's doorbell,
-/// which others ring. Sleepers look up 50 times a second for a peer that died and for the deadline.
+/// A rank publishes an operation's slot when it enters it and counts up `finished` when it has done its share. Waiting:
+/// a short spin (yielding the processor where ranks outnumber the processors they may use), then sleep on this rank's
+/// doorbell, which others ring. Sleepers look up 50 times a second for a peer that died and for the deadline.
 class ShmSync {
  public:
+  /// What a wait is for; tells which ranks are late when it lasts.
+  enum class Stage { Arrival, Finish };
+
   ShmSync(const ShmGroup& group, std::string name, Nanoseconds timeout);
 
-  void publish_arrival(std::uint64_t number) { publish(own_.arrived, number); }
-  void publish_finish(std::uint64_t number) { publish(own_.finished, number); }
-  bool everyone_arrived(std::uint64_t number) { return everyone(&RankControl::arrived, known_arrived_, number); }
-  bool everyone_finished(std::uint64_t number) { return everyone(&RankControl::finished, known_finished_, number); }
+  /// The slot of `number` must be filled in. Whoever sleeps learns of it with the next wake_sleepers() only.
+  void publish_arrival(std::uint64_t number) {
+    own_.slot(number).number.store(number, std::memory_order_release);
+    own_.arrived.store(number, std::memory_order_release);
+  }
+  /// Wakes those that sleep.
+  void publish_finish(std::uint64_t number);
+  /// Of the operation after the last one that everyone was seen to have entered, or of an earlier one.
+  bool everyone_arrived(std::uint64_t number) {
+    if (known_arrived_ >= number) return true;
+    for (; next_to_arrive_ < world_size(); ++next_to_arrive_) {
+      if (is_late(next_to_arrive_, Stage::Arrival, number)) return false;
+    }
+    known_arrived_ = number;
+    next_to_arrive_ = 0;
+    return true;
+  }
+  bool everyone_finished(std::uint64_t number);
 
-  /// Block until it is so. Throw the group's failure; a peer that is lost or late becomes one.
-  void wait_arrival(std::uint64_t number) { wait(&RankControl::arrived, known_arrived_, number); }
-  void wait_finish(std::uint64_t number) { wait(&RankControl::finished, known_finished_, number); }
+  /// Block until everyone_arrived(), everyone_finished(), or what `ready()` says. Throw the group's failure; a peer
+  /// that is lost or late in `stage` becomes one.
+  void wait_arrival(std::uint64_t number);
+  void wait_finish(std::uint64_t number);
+  template <class Ready>
+  void wait(Stage stage, std::uint64_t number, Ready&& ready);
+
+  /// Wakes those that sleep, to look whether what they wait for has come. Costs some 50 ns for the fence in it: a rank
+  /// that has waited for no one puts it off until its own share of a small operation is done.
+  void wake_sleepers();
+
+  /// True where ranks outnumber the processors that they may use.
+  bool oversubscribed() const { return oversubscribed_; }
 
   /// Throws the group's failure, if there is one.
-  void check() const;
+  void check() const {
+    if (controls_[0]->failure.state.load(std::memory_order_acquire) != FailureRecord::kNone) throw_failure();
+  }
   /// Makes `cause` the group's failure, unless it has one, and wakes everyone. From any thread.
   void fail(const Error& cause) noexcept;
   /// fail(), then throws the group's failure, which is another one if another rank was first.
@@ -37,23 +69,74 @@ class ShmSync {
   /// Tells the others that this rank will enter no further operation.
   void leave() noexcept;
 
- private:
-  using Counter = std::atomic<std::uint64_t> RankControl::*;
+  RankControl& control(int rank) const { return *controls_[rank]; }
+  int rank() const { return rank_; }
+  int world_size() const { return static_cast<int>(controls_.size()); }
 
-  void publish(std::atomic<std::uint64_t>& counter, std::uint64_t number);
-  bool everyone(Counter counter, std::uint64_t& known, std::uint64_t number);
-  void wait(Counter counter, std::uint64_t& known, std::uint64_t number);
-  bool spin(Counter counter, std::uint64_t& known, std::uint64_t number);
-  void look_for_lost_peers(Counter counter, std::uint64_t number);
-  [[noreturn]] void time_out(Counter counter, std::uint64_t number);
+ private:
+  template <class Ready>
+  bool spin(Ready&& ready);
+  /// The waits that were long: what has been slept, and since when.
+  struct Patience {
+    Nanoseconds waited{}, looked = now();
+  };
+  std::uint32_t lie_down();
+  void sleep(std::uint32_t bell);
+  void get_up();
+  void look_around(Stage stage, std::uint64_t number, Patience& patience);
+  bool is_late(int peer, Stage stage, std::uint64_t number) const {
+    if (stage == Stage::Finish) return controls_[peer]->finished.load(std::memory_order_seq_cst) < number;
+    return controls_[peer]->slot(number).number.load(std::memory_order_seq_cst) != number;
+  }
+  [[noreturn]] void time_out(Stage stage, std::uint64_t number);
   std::string where_is(int rank) const;
+  std::string describe_own(std::uint64_t number) const;
+  void throw_failure() const;
 
   const ShmGroup& group_;
+  const int rank_;
+  const std::vector<RankControl*> controls_;
   const std::string name_;
   const Nanoseconds timeout_;
   const bool oversubscribed_;
   RankControl& own_;
   std::uint64_t known_arrived_ = 0, known_finished_ = 0;  // everyone is at least there
+  int next_to_arrive_ = 0;                                // ranks before it have entered known_arrived_ + 1
 };
+
+template <class Ready>
+void ShmSync::wait(Stage stage, std::uint64_t number, Ready&& ready) {
+  if (spin(ready)) return;
+  Patience patience;
+  for (;;) {
+    check();
+    const std::uint32_t bell = lie_down();
+    const bool is_ready = ready();
+    if (!is_ready) sleep(bell);
+    get_up();
+    if (is_ready || ready()) return;
+    look_around(stage, number, patience);
+  }
+}
+
+template <class Ready>
+bool ShmSync::spin(Ready&& ready) {
+  // Longer than a peer that runs needs to arrive, shorter than what a sleep and wake-up costs twice (25 us each).
+  constexpr Nanoseconds kSpin = std::chrono::microseconds(50);
+  // A pause takes 40 ns and a look at the clock 25: too long while a peer is on its way.
+  constexpr int kEager = 300;
+  for (int i = 0; i < kEager && !(oversubscribed_ && i > 0); ++i) {
+    if (ready()) return true;
+  }
+  const Deadline deadline(kSpin);
+  do {
+    for (int i = 0; i < 16; ++i) {
+      if (ready()) return true;
+      if (oversubscribed_) sched_yield();
+      else _mm_pause();
+    }
+  } while (!deadline.passed());
+  return false;
+}
 
 }  // namespace paceline

@@ -21,21 +21,45 @@ static void describe_parts(const Operation& operation, Signature& signature) {
   }
 }
 
-Signature signature_of(const Operation& operation, std::uint64_t number) {
-  Signature signature{};
+// Field by field, where it will be read from: a copy would wait for the fields to leave the store buffer.
+void sign(const Operation& operation, std::uint64_t number, Signature& signature) {
   signature.number = number;
   signature.count = operation.count;
   signature.call_count = operation.call_count != 0 ? operation.call_count : operation.count;
-  if (!operation.counts.empty()) describe_parts(operation, signature);
+  signature.parts = 0;
   signature.kind = operation.kind;
   signature.dtype = operation.dtype;
   signature.reduce = operation.reduce;
   signature.algorithm = operation.algorithm;
   signature.in_place = operation.kind == Collective::AllToAll && operation.in == operation.out;
+  signature.unused = 0;
   signature.root = static_cast<std::int16_t>(operation.root);
+  std::memset(signature.label, 0, sizeof signature.label);
+  if (!operation.counts.empty()) describe_parts(operation, signature);
+  if (operation.label[0] == '\0') return;
   const std::size_t length = std::strlen(operation.label);
   std::memcpy(signature.label, operation.label, std::min(length, sizeof signature.label - 1));
-  return signature;
+}
+
+// The halves of a product, added up; as wyhash does it.
+static std::uint64_t mix(std::uint64_t a, std::uint64_t b) {
+  const auto product = static_cast<unsigned __int128>(a ^ 0x9E3779B97F4A7C15) * (b ^ 0xD1B54A32D192ED03);
+  return static_cast<std::uint64_t>(product) ^ static_cast<std::uint64_t>(product >> 64);
+}
+
+std::uint64_t digest_of(const Signature& signature) {
+  const auto shifted = [](auto field, int bits) { return static_cast<std::uint64_t>(field) << bits; };
+  const std::uint64_t what = shifted(signature.kind, 0) | shifted(signature.dtype, 8) | shifted(signature.reduce, 16) |
+                             shifted(signature.algorithm, 24) | shifted(signature.in_place, 32) |
+                             shifted(static_cast<std::uint16_t>(signature.root), 48);
+  std::uint64_t digest = mix(mix(signature.number, signature.count), mix(what, signature.call_count));
+  if (signature.parts != 0) digest = mix(digest, signature.parts);
+  if (signature.label[0] != '\0') {
+    std::uint64_t words[3];
+    std::memcpy(words, signature.label, sizeof words);
+    digest = mix(mix(digest, words[0]), mix(words[1], words[2]));
+  }
+  return digest;
 }
 
 std::string describe(const Signature& signature) {

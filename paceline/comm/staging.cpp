@@ -1,105 +1,190 @@
 #include "paceline/comm/staging.h"
 
 #include <algorithm>
-#include <cstring>
 
-namespace paceline::staged {
+#include "paceline/base/bytes.h"
+
+namespace paceline {
 namespace {
 
 constexpr std::size_t kStagingBytes = std::size_t{1} << 20;
 
-std::byte* staging(Comm::State& comm) {
-  if (comm.staging.bytes() == 0) comm.staging = comm.engine->allocate(kStagingBytes);
-  return comm.staging.data();
+bool reaches_in(const Comm::State& comm, const Operation& operation) {
+  return comm.engine->reaches(operation.in,
+                              in_extent(operation, comm.rank, comm.world_size) * size_of(operation.dtype));
 }
 
-void copy_bytes(std::byte* to, const std::byte* from, std::size_t bytes) {
-  if (bytes > 0) std::memcpy(to, from, bytes);
+bool reaches_out(const Comm::State& comm, const Operation& operation) {
+  return comm.engine->reaches(operation.out,
+                              out_extent(operation, comm.rank, comm.world_size) * size_of(operation.dtype));
 }
 
-/// Calls `piece(first, count)` for consecutive pieces of operation.count elements, each so small that `parts` of it fit
-/// the staging buffer; once, with 0, for an empty call.
-template <class Piece>
-void for_each_piece(const Operation& operation, std::size_t parts, Piece&& piece) {
+/// What one operand holds: some parts of equal length, one after another or apart; a whole is one part.
+struct Layout {
+  std::size_t parts, stride;  // stride in elements
+};
+
+Layout in_layout(const Operation& operation, const Comm::State& comm) {
+  if (in_extent(operation, comm.rank, comm.world_size) == 0) return {0, 0};
+  const bool many = operation.kind == Collective::ReduceScatter || operation.kind == Collective::Scatter ||
+                    operation.kind == Collective::AllToAll;
+  const auto world = static_cast<std::size_t>(comm.world_size);
+  return {many ? world : 1, operation.in_stride != 0 ? operation.in_stride : operation.count};
+}
+
+Layout out_layout(const Operation& operation, const Comm::State& comm) {
+  if (out_extent(operation, comm.rank, comm.world_size) == 0) return {0, 0};
+  const bool many = operation.kind == Collective::AllGather || operation.kind == Collective::Gather ||
+                    operation.kind == Collective::AllToAll;
+  const auto world = static_cast<std::size_t>(comm.world_size);
+  return {many ? world : 1, operation.out_stride != 0 ? operation.out_stride : operation.count};
+}
+
+/// The elements of a piece: so few that in and out of any rank fit the staging buffer.
+std::size_t piece_elements(const Operation& operation, int world_size) {
+  const auto world = static_cast<std::size_t>(world_size);
+  std::size_t parts = has_parts(operation.kind) ? world + 1 : 1;
+  if (operation.kind == Collective::AllToAll) parts = 2 * world;
   const std::size_t line = 64;
-  const std::size_t most = std::max<std::size_t>(1, kStagingBytes / (parts * size_of(operation.dtype)) / line * line);
-  std::size_t first = 0;
-  do {
-    const std::size_t count = std::min(most, operation.count - first);
-    piece(first, count);
-    first += count;
-  } while (first < operation.count);
+  return std::max<std::size_t>(1, kStagingBytes / (parts * size_of(operation.dtype)) / line * line);
 }
 
-Operation part_of(const Operation& operation, std::size_t count) {
-  Operation part = operation;
-  part.count = count;
-  part.call_count = operation.count;
-  return part;
+/// One call, cut into pieces that lie in the staging buffer or where the caller has them.
+class Pieces {
+ public:
+  Pieces(Comm::State& comm, const Operation& whole)
+      : comm_(comm),
+        whole_(whole),
+        in_(in_layout(whole, comm)),
+        out_(out_layout(whole, comm)),
+        in_staged_(!reaches_in(comm, whole)),
+        out_staged_(!reaches_out(comm, whole)),
+        most_(piece_elements(whole, comm.world_size)) {}
+
+  bool staged() const { return in_staged_ || out_staged_; }
+  std::size_t most() const { return most_; }
+
+  /// The operation on `count` elements from `first` on of the whole, or of each part; what goes in is in place.
+  Operation begin(std::size_t first, std::size_t count) {
+    const std::size_t size = size_of(whole_.dtype);
+    Operation piece = whole_;
+    piece.count = count;
+    piece.call_count = whole_.count;
+    if (in_.parts > 0) piece.in += first * size;
+    if (out_.parts > 0) piece.out += first * size;
+    piece.in_stride = in_.stride;
+    piece.out_stride = out_.stride;
+    if (in_staged_) {
+      piece.in = buffer();
+      piece.in_stride = most_;
+      copy(buffer(), most_, whole_.in + first * size, in_.stride, in_.parts, count);
+    }
+    if (out_staged_) {
+      // In place stays in place; otherwise results lie behind the input.
+      piece.out = buffer() + (in_staged_ && !shares_memory() ? in_.parts * most_ * size : 0);
+      piece.out_stride = most_;
+    }
+    return piece;
+  }
+
+  void end(const Operation& piece, std::size_t first, std::size_t count) {
+    if (!out_staged_) return;
+    copy(whole_.out + first * size_of(whole_.dtype), out_.stride, piece.out, most_, out_.parts, count);
+  }
+
+ private:
+  // A whole that is reduced to the place it came from. Other kinds have room for both.
+  bool shares_memory() const { return !has_parts(whole_.kind) || whole_.in == whole_.out; }
+
+  std::byte* buffer() {
+    if (comm_.staging.bytes() == 0) comm_.staging = comm_.engine->allocate(kStagingBytes);
+    return comm_.staging.data();
+  }
+
+  void copy(std::byte* to, std::size_t to_stride, const std::byte* from, std::size_t from_stride, std::size_t parts,
+            std::size_t count) {
+    const std::size_t size = size_of(whole_.dtype);
+    for (std::size_t part = 0; part < parts; ++part) {
+      copy_bytes(to + part * to_stride * size, from + part * from_stride * size, count * size);
+      comm_.bytes_copied += count * size;
+    }
+  }
+
+  Comm::State& comm_;
+  const Operation& whole_;
+  const Layout in_, out_;
+  const bool in_staged_, out_staged_;
+  const std::size_t most_;
+};
+
+/// Memory for elements that the engine reaches, or none.
+Buffer buffer_for(Comm::State& comm, const Operation& operation, std::size_t elements) {
+  if (elements == 0) return {};
+  return comm.engine->allocate(elements * size_of(operation.dtype));
 }
 
 }  // namespace
 
-void all_reduce(Comm::State& comm, const Operation& operation) {
-  const std::size_t size = size_of(operation.dtype);
-  if (comm.engine->reaches_all()) return comm.carry_out(operation);
-  const bool in_place = comm.engine->reaches(operation.in, operation.count * size);
-  for_each_piece(operation, 1, [&](std::size_t first, std::size_t count) {
-    Operation part = part_of(operation, count);
-    part.in = part.out = in_place ? operation.out + first * size : staging(comm);
-    if (!in_place) copy_bytes(part.out, operation.in + first * size, count * size);
-    comm.carry_out(part);
-    if (!in_place) copy_bytes(operation.out + first * size, part.out, count * size);
-  });
+StagedOperation::StagedOperation(Comm::State& comm, const Operation& operation)
+    : comm_(comm), wanted_(operation), staged_(operation) {
+  const std::size_t in = in_extent(operation, comm.rank, comm.world_size);
+  const std::size_t out = out_extent(operation, comm.rank, comm.world_size);
+  const bool in_place = operation.in == operation.out;
+  in_ = buffer_for(comm, operation, in_place ? std::max(in, out) : in);
+  if (!in_place) out_ = buffer_for(comm, operation, out);
+  staged_.in = in_.data();
+  staged_.out = in_place ? in_.data() : out_.data();
+  const std::size_t bytes = in * size_of(operation.dtype);
+  copy_bytes(in_.data(), operation.in, bytes);
+  comm.bytes_copied += bytes;
 }
 
-void broadcast(Comm::State& comm, const Operation& operation) {
-  const std::size_t size = size_of(operation.dtype);
-  if (comm.engine->reaches_all()) return comm.carry_out(operation);
-  const bool in_place = comm.engine->reaches(operation.in, operation.count * size);
-  const bool root = comm.rank == operation.root;
-  for_each_piece(operation, 1, [&](std::size_t first, std::size_t count) {
-    Operation part = part_of(operation, count);
-    part.in = part.out = in_place ? operation.out + first * size : staging(comm);
-    if (root && !in_place) copy_bytes(part.out, operation.in + first * size, count * size);
-    comm.carry_out(part);
-    if (!root && !in_place) copy_bytes(operation.out + first * size, part.out, count * size);
-  });
+void StagedOperation::finish() {
+  if (finished_) return;
+  finished_ = true;
+  const std::size_t bytes = out_extent(wanted_, comm_.rank, comm_.world_size) * size_of(wanted_.dtype);
+  copy_bytes(wanted_.out, staged_.out, bytes);
+  comm_.bytes_copied += bytes;
 }
 
-void reduce_scatter(Comm::State& comm, const Operation& operation) {
-  const std::size_t size = size_of(operation.dtype);
-  const auto world = static_cast<std::size_t>(comm.world_size);
-  if (comm.engine->reaches_all()) return comm.carry_out(operation);
-  for_each_piece(operation, world, [&](std::size_t first, std::size_t count) {
-    Operation part = part_of(operation, count);
-    std::byte* stage = staging(comm);
-    for (std::size_t peer = 0; peer < world; ++peer) {
-      copy_bytes(stage + peer * count * size, operation.in + (peer * operation.count + first) * size, count * size);
+namespace staged {
+
+bool reaches_operands(const Comm::State& comm, const Operation& operation, Algorithm chosen) {
+  if (chosen == Algorithm::OneShot || comm.engine->reaches_all()) return true;
+  return reaches_in(comm, operation) && reaches_out(comm, operation);
+}
+
+void carry_out(Comm::State& comm, const Operation& operation) {
+  const Algorithm chosen = comm.engine->algorithm(operation);
+  if (chosen == Algorithm::OneShot || comm.engine->reaches_all()) {
+    comm.carry_out(operation, chosen);
+    return;
+  }
+  if (!operation.counts.empty()) {  // what lies elsewhere on one rank is no other's affair
+    if (reaches_operands(comm, operation, chosen)) {
+      comm.carry_out(operation, chosen);
+      return;
     }
-    part.in = stage;
-    part.out = operation.out + first * size;
-    comm.carry_out(part);
-  });
+    StagedOperation copies(comm, operation);
+    comm.carry_out(copies.operation(), chosen);
+    return copies.finish();
+  }
+  // The first piece is called with the whole's count: if all ranks have all of it there, it is the only one.
+  Pieces pieces(comm, operation);
+  std::size_t count = pieces.staged() ? std::min(pieces.most(), operation.count) : operation.count;
+  Operation piece = pieces.begin(0, count);
+  piece.count = operation.count;
+  piece.reach = pieces.staged() ? count : 0;
+  std::size_t done = comm.engine->carried_out(comm.carry_out(piece, chosen));
+  pieces.end(piece, 0, done);
+  while (done < operation.count) {
+    count = std::min(pieces.most(), operation.count - done);
+    piece = pieces.begin(done, count);
+    comm.carry_out(piece, comm.engine->algorithm(piece));
+    pieces.end(piece, done, count);
+    done += count;
+  }
 }
 
-void all_gather(Comm::State& comm, const Operation& operation) {
-  const std::size_t size = size_of(operation.dtype);
-  const auto world = static_cast<std::size_t>(comm.world_size);
-  if (comm.engine->reaches_all()) return comm.carry_out(operation);
-  // A piece of every rank's part, next to this rank's own piece.
-  for_each_piece(operation, world + 1, [&](std::size_t first, std::size_t count) {
-    Operation part = part_of(operation, count);
-    std::byte* own = staging(comm);
-    std::byte* all = own + count * size;
-    copy_bytes(own, operation.in + first * size, count * size);
-    part.in = own;
-    part.out = all;
-    comm.carry_out(part);
-    for (std::size_t peer = 0; peer < world; ++peer) {
-      copy_bytes(operation.out + (peer * operation.count + first) * size, all + peer * count * size, count * size);
-    }
-  });
-}
-
-}  // namespace paceline::staged
+}  // namespace staged
+}  // namespace paceline

@@ -2,14 +2,33 @@
 
 #include "paceline/comm/comm_state.h"
 
-namespace paceline::staged {
+namespace paceline {
 
-// Blocking collectives on any memory. Where an engine does not reach all of it, they are carried out in pieces, which
-// are the same on all ranks, and operands that it does not reach go through a small buffer: two copies more.
+/// An operation whose operands the engine does not reach, on copies of them of their size.
+class StagedOperation {
+ public:
+  /// Copies what this rank puts in.
+  StagedOperation(Comm::State& comm, const Operation& operation);
+  const Operation& operation() const { return staged_; }
+  /// Copies what it got to where it is wanted, once.
+  void finish();
 
-void all_reduce(Comm::State& comm, const Operation& operation);
-void reduce_scatter(Comm::State& comm, const Operation& operation);
-void all_gather(Comm::State& comm, const Operation& operation);
-void broadcast(Comm::State& comm, const Operation& operation);
+ private:
+  Comm::State& comm_;
+  Operation wanted_, staged_;
+  Buffer in_, out_;
+  bool finished_ = false;
+};
 
-}  // namespace paceline::staged
+namespace staged {
+
+/// True if the engine can carry it out from and to where the operands lie.
+bool reaches_operands(const Comm::State& comm, const Operation& operation, Algorithm chosen);
+
+/// Carries an operation out on any memory, and waits for it. Where the engine does not reach all operands, it goes in
+/// pieces, which are the same on all ranks, and operands that it does not reach go through a small buffer: two copies
+/// more.
+void carry_out(Comm::State& comm, const Operation& operation);
+
+}  // namespace staged
+}  // namespace paceline

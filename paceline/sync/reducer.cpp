@@ -142,7 +142,8 @@ void Reducer::launch(std::size_t index, std::size_t up_to) {
                                           .call_count = plan_.buckets[index].bytes / size_of(dtype),
                                           .in = data,
                                           .out = data,
-                                          .label = bucket.label.c_str()}),
+                                          .label = bucket.label.c_str(),
+                                          .timed = true}),
                              bytes);
     bucket.launched += bytes;
   }
