@@ -35,6 +35,7 @@ struct Terms {
 /// Where a rank listens.
 struct Whereabouts {
   std::string host;  // the same for ranks that share one
+  int pid = 0;
   std::vector<SocketAddress> addresses;
 };
 
@@ -76,7 +77,7 @@ std::string this_host() {
 }
 
 std::string encode(const std::vector<SocketAddress>& addresses) {
-  std::string text = this_host();
+  std::string text = fmt::format("{} {}", this_host(), ::getpid());
   for (const SocketAddress& address : addresses) text += fmt::format(" {} {}", address.host(), address.port());
   return text;
 }
@@ -86,7 +87,7 @@ Whereabouts decode(const std::string& text) {
   std::istringstream words(text);
   std::string host;
   std::uint16_t port = 0;
-  words >> result.host;
+  words >> result.host >> result.pid;
   while (words >> host >> port) result.addresses.emplace_back(host, port);
   return result;
 }
@@ -175,9 +176,13 @@ TcpGroup connect_tcp_group(Store& store, const std::string& name, int rank, int 
   group.segment_bytes = terms.segment_bytes;
   group.sockets.resize(static_cast<std::size_t>(world_size));
   group.addresses.resize(static_cast<std::size_t>(world_size));
+  group.pids.resize(static_cast<std::size_t>(world_size));
 
   store.set(key(name, "address", rank), encode(listening));
   const auto all = gather_whereabouts(store, name, world_size, deadline);
+  for (int peer = 0; peer < world_size; ++peer) {
+    group.pids[static_cast<std::size_t>(peer)] = all[static_cast<std::size_t>(peer)].pid;
+  }
   const std::string host = this_host();
   group.ranks_here =
       static_cast<int>(std::count_if(all.begin(), all.end(), [&](const auto& a) { return a.host == host; }));

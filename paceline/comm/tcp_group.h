@@ -21,6 +21,7 @@ struct TcpGroup {
   int ranks_here = 1;                  // on this host
   std::vector<UniqueFd> sockets;       // by rank; none for this one
   std::vector<std::string> addresses;  // by rank: where it was reached, or came from
+  std::vector<int> pids;               // by rank, on its host
 };
 
 /// Connects the ranks of a group, which meet in `store` under `name`. Listens while that lasts, on no more than

@@ -15,12 +15,12 @@ namespace paceline {
 struct TcpOptions {
   /// Where to listen: empty for loopback only; a numeric address; "route:HOST" for the address by which the kernel
   /// reaches HOST; or interfaces: "eth,ens" by prefix, "=eth0" by name, "^docker,lo" all but these.
-  std::string bind;
+  std::string bind = {};
   /// Ports to listen on, the first free one from `first_port` to `last_port`; any where both are 0.
   std::uint16_t first_port = 0, last_port = 0;
   /// Who does not know it is not let in. Required beyond loopback; there, rank 0 makes one and passes it on through the
   /// store.
-  std::optional<Secret> secret;
+  std::optional<Secret> secret = {};
   /// How large all-reduces are carried out: Direct, in rank order, with the same bits as in shared memory; or Ring,
   /// where every rank should talk to one other only. Rank 0's counts.
   Algorithm all_reduce = Algorithm::Direct;

@@ -185,9 +185,10 @@ void TcpTransport::lost(int peer) {
                 rank(), peer);
   }
   throw Error(ErrorCode::PeerLost,
-              fmt::format("rank {} ({}) died or its connection broke after {}; rank {} saw it in {}. Its own output or "
-                          "the launcher's summary says why",
-                          peer, group_.addresses[static_cast<std::size_t>(peer)], where_is(peer), rank(), what),
+              fmt::format("rank {} (pid {} at {}) died or its connection broke after {}; rank {} saw it in {}. Its own "
+                          "output or the launcher's summary says why",
+                          peer, group_.pids[static_cast<std::size_t>(peer)],
+                          group_.addresses[static_cast<std::size_t>(peer)], where_is(peer), rank(), what),
               rank(), peer);
 }
 
@@ -227,7 +228,11 @@ Error TcpTransport::agree_on_first(const Error& cause) const {
     if (store_->add(key + "failures", 1) != 1) return decode(store_->get(key + "first", Deadline(kPatience)), rank());
     store_->set(key + "first", encode(cause));
   } catch (const Error& of_the_job) {
-    // Somebody told the store why before this rank saw the consequence.
+    // Somebody told the store why before this rank saw the consequence: of this communicator, or only of the job.
+    try {
+      return decode(store_->get(key + "first", Deadline(Nanoseconds(0))), rank());
+    } catch (const Error&) {
+    }
     const bool is_consequence = cause.code() == ErrorCode::PeerLost;
     if (is_consequence && (of_the_job.code() == ErrorCode::PeerLost || of_the_job.code() == ErrorCode::Aborted)) {
       return Error(of_the_job.code(), of_the_job.message(), rank(), of_the_job.peer());
