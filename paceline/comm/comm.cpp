@@ -54,6 +54,20 @@ void Comm::require_extents(const Operation& operation, std::span<const std::byte
 
 int Comm::rank() const { return state_->rank; }
 int Comm::world_size() const { return state_->world_size; }
+std::vector<std::byte*> Comm::map_peers(std::byte* memory) const {
+  if (!state_->engine) return {memory};
+  const auto own = static_cast<std::int64_t>(state_->engine->offset_of(memory));
+  std::vector<std::int64_t> all(static_cast<std::size_t>(world_size()));
+  all_gather(std::span(&own, 1), std::span(all));
+  std::vector<std::byte*> addresses;
+  for (int rank = 0; rank < world_size(); ++rank) {
+    addresses.push_back(state_->engine->at_peer(rank, static_cast<std::uint64_t>(all[static_cast<std::size_t>(rank)])));
+  }
+  return addresses;
+}
+Algorithm Comm::algorithm(const Operation& operation) const {
+  return state_->engine ? state_->engine->algorithm(operation) : Algorithm::Auto;
+}
 const char* Comm::engine_name() const { return state_->engine ? state_->engine->name() : "solo"; }
 Timeline& Comm::timeline() const { return *state_->timeline; }
 std::optional<std::uint64_t> Comm::seed() const { return state_->seed; }
@@ -202,12 +216,14 @@ Comm::Work Comm::start(const Operation& operation) const {
     return {};
   }
   if (!state_->orphans.empty()) state_->let_go_of_orphans();
-  const Algorithm chosen = state_->engine->algorithm(operation);
+  Operation reachable = operation;
+  reachable.started = true;
+  const Algorithm chosen = state_->engine->algorithm(reachable);
   std::shared_ptr<StagedOperation> staged;
-  if (!staged::reaches_operands(*state_, operation, chosen)) {
-    staged = std::make_shared<StagedOperation>(*state_, operation);
+  if (!staged::reaches_operands(*state_, reachable, chosen)) {
+    staged = std::make_shared<StagedOperation>(*state_, reachable);
+    reachable = staged->operation();
   }
-  const Operation& reachable = staged ? staged->operation() : operation;
   Work work(state_.get(), state_->guarded([&] { return state_->engine->start(reachable, chosen); }));
   work.staged_ = std::move(staged);
   return work;

@@ -67,6 +67,11 @@ class Comm {
   /// communicator lives on.
   Buffer allocate(std::size_t bytes) const;
 
+  /// Collective. Where each rank's `memory`, of its allocate(), lies in this process, in rank order; nullptr where
+  /// ranks do not see each other's memory. As long as that buffer and this communicator live. For measurements: no
+  /// collective orders what is read and written there.
+  std::vector<std::byte*> map_peers(std::byte* memory) const;
+
   // The collectives. Memory of allocate() is communicated from where it lies; other memory is copied through a buffer,
   // which bytes_copied() counts. `in` and `out` may be the same memory where operation.h says "in place".
   // For a root's operand, other ranks pass an empty span.
@@ -130,6 +135,9 @@ class Comm {
                Counts counts = {}) const;
   void all_to_all(Dtype dtype, std::span<const std::byte> in, std::span<std::byte> out, Counts send_counts = {},
                   Counts receive_counts = {}) const;
+  /// What would carry it out, where the engine may choose; Auto in a world of one, which has nothing to choose. Throws
+  /// InvalidArgument for an algorithm that the engine does not have, or not for such an operation.
+  Algorithm algorithm(const Operation& operation) const;
   /// Any of them, as an Operation.
   void carry_out(const Operation& operation) const;
 
@@ -162,9 +170,9 @@ class Comm {
     std::shared_ptr<StagedOperation> staged_;
   };
 
-  /// Starts an operation and returns without waiting for peers. The operands stay untouched until it completes.
-  /// Operands in memory of allocate(), or of an engine that reaches all memory, are communicated from where they lie;
-  /// others are copied, through a buffer of their size.
+  /// Starts an operation and returns without waiting for peers; all ranks start it, or all block. The operands stay
+  /// untouched until it completes. Operands in memory of allocate(), or of an engine that reaches all memory, are
+  /// communicated from where they lie; others are copied, through a buffer of their size.
   Work start(const Operation& operation) const;
 
   /// Collective. Ranks that give the same `color` form a new communicator, ordered by (key, rank).

@@ -77,6 +77,7 @@ struct Operation {
   std::size_t reach = 0;
   double weight = 1;       ///< This rank's share of a Mean; may differ between ranks.
   const char* label = "";  ///< Stands in error messages and traces, e.g. "bucket 2". Lives as long as the operation.
+  bool started = false;    ///< (=) By Comm::start() rather than by a blocking call. Comm sets it.
   bool timed = false;      ///< Note when ranks came and went, for Engine::timing(). Costs two looks at the clock.
 };
 

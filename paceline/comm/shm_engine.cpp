@@ -198,7 +198,7 @@ bool ShmEngine::take_chunks(std::uint64_t number, Share share) {
     direct_.reduce_range(entry.operation, number, from, std::min(chunk, entry.carried_out - from));
     if (tickets.give_back()) sync_.wake_sleepers();
   }
-  return share == Share::All;
+  return most == chunks;
 }
 
 ShmTickets ShmEngine::tickets(std::uint64_t number) const {

@@ -25,6 +25,10 @@ class ShmEngine final : public Engine {
   bool reaches_all() const override { return false; }
   bool reaches(const void* data, std::size_t bytes) const override;
   Algorithm algorithm(const Operation& operation) const override;
+  std::uint64_t offset_of(const std::byte* memory) const override {
+    return static_cast<std::uint64_t>(memory - view_.bases[view_.rank]);
+  }
+  std::byte* at_peer(int rank, std::uint64_t offset) const override { return view_.bases[rank] + offset; }
   std::uint64_t start(const Operation& operation, Algorithm chosen) override;
   bool test(std::uint64_t operation) override;
   void wait(std::uint64_t operation) override;

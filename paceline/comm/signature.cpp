@@ -31,8 +31,9 @@ void sign(const Operation& operation, std::uint64_t number, Signature& signature
   signature.dtype = operation.dtype;
   signature.reduce = operation.reduce;
   signature.algorithm = operation.algorithm;
-  signature.in_place = operation.kind == Collective::AllToAll && operation.in == operation.out;
-  signature.unused = 0;
+  signature.in_place =
+      operation.kind == Collective::AllToAll && operation.counts.empty() && operation.in == operation.out;
+  signature.started = operation.started;
   signature.root = static_cast<std::int16_t>(operation.root);
   std::memset(signature.label, 0, sizeof signature.label);
   if (!operation.counts.empty()) describe_parts(operation, signature);
@@ -51,7 +52,7 @@ std::uint64_t digest_of(const Signature& signature) {
   const auto shifted = [](auto field, int bits) { return static_cast<std::uint64_t>(field) << bits; };
   const std::uint64_t what = shifted(signature.kind, 0) | shifted(signature.dtype, 8) | shifted(signature.reduce, 16) |
                              shifted(signature.algorithm, 24) | shifted(signature.in_place, 32) |
-                             shifted(static_cast<std::uint16_t>(signature.root), 48);
+                             shifted(signature.started, 40) | shifted(static_cast<std::uint16_t>(signature.root), 48);
   std::uint64_t digest = mix(mix(signature.number, signature.count), mix(what, signature.call_count));
   if (signature.parts != 0) digest = mix(digest, signature.parts);
   if (signature.label[0] != '\0') {
@@ -73,6 +74,7 @@ std::string describe(const Signature& signature) {
   if (reduces(signature.kind)) text += fmt::format(", {}", to_string(signature.reduce));
   if (has_root(signature.kind)) text += fmt::format(", root {}", signature.root);
   if (signature.in_place != 0) text += ", in place";
+  if (signature.started != 0) text += ", started";
   if (signature.algorithm != Algorithm::Auto) text += fmt::format(", {}", to_string(signature.algorithm));
   return text + ")";
 }

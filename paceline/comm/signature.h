@@ -19,7 +19,7 @@ struct Signature {
   ReduceOp reduce;
   Algorithm algorithm;
   std::uint8_t in_place;  // where ranks cannot differ in it
-  std::uint8_t unused;
+  std::uint8_t started;
   std::int16_t root;
   char label[24];  // zero-padded; labels are cut to 23 characters
 };

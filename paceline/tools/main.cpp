@@ -18,6 +18,7 @@ constexpr const char* kDescription =
 constexpr const char* kFooter =
     "Try:\n"
     "  paceline run -n 4 -- ./my_program     start four workers of a program on this machine\n"
+    "  paceline bench all_reduce -n 4        how fast four workers reduce, and how near the limit that is\n"
     "  paceline COMMAND --help               what a command does, with examples\n";
 
 }  // namespace
@@ -32,6 +33,7 @@ int main(int argc, char** argv) {
     invocation.after_dashes.assign(dashes + 1, arguments.end());
     arguments.erase(dashes, arguments.end());
   }
+  invocation.arguments = arguments;
   std::reverse(arguments.begin(), arguments.end());  // as CLI11 wants them
 
   CLI::App app(kDescription, "paceline");
@@ -39,6 +41,7 @@ int main(int argc, char** argv) {
   app.footer(kFooter);
   app.require_subcommand(1);
   add_run_command(app, invocation);
+  add_bench_command(app, invocation);
   try {
     const std::string first = arguments.empty() ? "" : arguments.back();
     const auto is_first = [&](const CLI::App* command) { return command->check_name(first); };
