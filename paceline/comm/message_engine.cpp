@@ -50,6 +50,7 @@ std::uint64_t MessageEngine::run(const Operation& operation, Algorithm chosen) {
 
 std::uint64_t MessageEngine::enqueue(const Operation& operation, Algorithm chosen, Lock& lock) {
   if (failure_) throw Error(*failure_);
+  transport_->check();  // or it was aborted
   if (started_ - completed_ >= kOutstanding) wait(started_ + 1 - kOutstanding, lock);
   Slot& next = slot(++started_);
   next.operation = operation;
