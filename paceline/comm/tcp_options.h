@@ -25,7 +25,7 @@ struct TcpOptions {
   /// where every rank should talk to one other only. Rank 0's counts.
   Algorithm all_reduce = Algorithm::Direct;
   /// A segment of every peer should fit the cache. Rank 0's counts.
-  std::size_t segment_bytes = std::size_t{256} << 10;
+  std::size_t segment_bytes = std::size_t{128} << 10;
   /// After how long without an answer a peer's host is taken for gone. Its kernel answers, however busy the rank is.
   Nanoseconds silence = std::chrono::seconds(5);
 };

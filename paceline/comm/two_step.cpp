@@ -66,9 +66,26 @@ void TwoStep::reduce_slice(ReduceOp op, Dtype dtype, std::span<const double> wei
 
 std::size_t TwoStep::next(std::size_t done, std::size_t size) const { return std::min(segment_bytes_, size - done); }
 
+// Whether a segment of the first message is next, both having this many bytes, and this many of them done. Sender and
+// receiver find the same.
+static bool is_first(std::size_t done, std::size_t size, std::size_t slice_done, std::size_t slice_size,
+                     std::size_t lag) {
+  return done < size && (slice_done == slice_size || done < slice_done + lag);
+}
+
+bool TwoStep::sends_message(const Lane& lane) const {
+  return is_first(lane.sent, lane.message.size(), lane.slice_sent, lane.sends_slice ? slice_.size() : 0,
+                  kLag * segment_bytes_);
+}
+
+bool TwoStep::receives_message(const Lane& lane) const {
+  return is_first(lane.received, first_bytes(lane), lane.slice_received, lane.incoming_slice.size(),
+                  kLag * segment_bytes_);
+}
+
 std::span<const std::byte> TwoStep::next_outgoing(int peer) {
   Lane& lane = lanes_[static_cast<std::size_t>(peer)];
-  if (lane.sent < lane.message.size()) {
+  if (sends_message(lane)) {
     const auto segment = lane.message.subspan(lane.sent, next(lane.sent, lane.message.size()));
     if (!staged_) return segment;
     std::byte* copy = scratch(lane, segment_bytes_);
@@ -80,13 +97,13 @@ std::span<const std::byte> TwoStep::next_outgoing(int peer) {
   }
   if (!lane.sends_slice || lane.slice_sent == slice_.size()) return {};
   const std::size_t bytes = next(lane.slice_sent, slice_.size());
-  return lane.slice_sent + bytes <= slice_ready_ ? slice_.subspan(lane.slice_sent, bytes)
-                                                 : std::span<const std::byte>();
+  if (lane.slice_sent + bytes > slice_ready_) return {};
+  return slice_.subspan(lane.slice_sent, bytes);
 }
 
 void TwoStep::sent(int peer) {
   Lane& lane = lanes_[static_cast<std::size_t>(peer)];
-  const bool first = lane.sent < lane.message.size();
+  const bool first = sends_message(lane);
   std::size_t& done = first ? lane.sent : lane.slice_sent;
   const std::size_t bytes = next(done, first ? lane.message.size() : slice_.size());
   done += bytes;
@@ -95,27 +112,26 @@ void TwoStep::sent(int peer) {
 
 std::span<std::byte> TwoStep::next_incoming(int peer) {
   Lane& lane = lanes_[static_cast<std::size_t>(peer)];
-  if (reduces_ && lane.received < slice_.size()) {
+  if (!receives_message(lane)) {
+    const std::size_t bytes = next(lane.slice_received, lane.incoming_slice.size());
+    return lane.incoming_slice.subspan(lane.slice_received, bytes);
+  }
+  const std::size_t bytes = next(lane.received, first_bytes(lane));
+  if (reduces_) {
     const std::size_t waiting = lane.received - std::min(lane.received, slice_ready_);
     if (waiting >= kDepth * segment_bytes_) return {};
     std::byte* slots = scratch(lane, kDepth * segment_bytes_);
-    return {slots + lane.received / segment_bytes_ % kDepth * segment_bytes_, next(lane.received, slice_.size())};
+    return {slots + lane.received / segment_bytes_ % kDepth * segment_bytes_, bytes};
   }
-  if (lane.received < lane.incoming.size()) {
-    const std::size_t bytes = next(lane.received, lane.incoming.size());
-    if (staged_ && lane.received + bytes > lane.staged) return {};
-    return lane.incoming.subspan(lane.received, bytes);
-  }
-  const std::size_t bytes = next(lane.slice_received, lane.incoming_slice.size());
-  return lane.incoming_slice.subspan(lane.slice_received, bytes);
+  if (staged_ && lane.received + bytes > lane.staged) return {};
+  return lane.incoming.subspan(lane.received, bytes);
 }
 
 void TwoStep::arrived(int peer) {
   Lane& lane = lanes_[static_cast<std::size_t>(peer)];
-  const std::size_t first_bytes = reduces_ ? slice_.size() : lane.incoming.size();
-  const bool first = lane.received < first_bytes;
+  const bool first = receives_message(lane);
   std::size_t& done = first ? lane.received : lane.slice_received;
-  const std::size_t bytes = next(done, first ? first_bytes : lane.incoming_slice.size());
+  const std::size_t bytes = next(done, first ? first_bytes(lane) : lane.incoming_slice.size());
   done += bytes;
   incoming_left_ -= bytes;
   if (first && reduces_) reduce_arrived();

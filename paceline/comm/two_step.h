@@ -14,8 +14,11 @@ namespace paceline {
 /// forwards.
 ///
 /// All-reduce of S bytes on N ranks: slices to their owners, who add them up in rank order segment by segment while
-/// these are in cache, and the sums back; 2 (N - 1) / N S bytes are sent and received by each rank. A segment's sum
-/// leaves as soon as it is there.
+/// these are in cache, and the sums back; 2 (N - 1) / N S bytes are sent and received by each rank.
+///
+/// The two messages are interleaved, the second one kLag segments behind the first. So a sum leaves while it is in
+/// cache, and in place, a sum comes in where what it was made of went out just before: each byte of a large buffer is
+/// brought from memory once and written there once.
 class TwoStep final : public Schedule {
  public:
   TwoStep(int rank, int world_size, std::size_t segment_bytes);
@@ -47,6 +50,7 @@ class TwoStep final : public Schedule {
 
  private:
   static constexpr std::size_t kDepth = 2;  // segments of a peer that may wait for those of others
+  static constexpr std::size_t kLag = 2;
 
   struct Lane {
     std::span<const std::byte> message;
@@ -58,6 +62,9 @@ class TwoStep final : public Schedule {
   };
 
   std::size_t next(std::size_t done, std::size_t size) const;
+  std::size_t first_bytes(const Lane& lane) const { return reduces_ ? slice_.size() : lane.incoming.size(); }
+  bool sends_message(const Lane& lane) const;
+  bool receives_message(const Lane& lane) const;
   std::byte* scratch(Lane& lane, std::size_t bytes);
   void reduce_arrived();
 
