@@ -293,7 +293,7 @@ TEST(CollectiveKinds, RefuseWhatTheyCannotDo) {
     refused("tickets", [&] { comm.carry_out(operation); });
     operation.algorithm = Algorithm::Ring;
     refused("shared memory", [&] { comm.carry_out(operation); });
-    std::vector<float> many(1025);
+    std::vector<float> many(257);
     auto* bytes = reinterpret_cast<std::byte*>(many.data());
     operation = {.kind = Collective::AllReduce,
                  .dtype = Dtype::Float32,
@@ -301,7 +301,7 @@ TEST(CollectiveKinds, RefuseWhatTheyCannotDo) {
                  .count = many.size(),
                  .in = bytes,
                  .out = bytes};
-    refused("4096", [&] { comm.carry_out(operation); });
+    refused("1024 bytes", [&] { comm.carry_out(operation); });
     EXPECT_EQ(comm.sum(1), 2) << "it lives on";
   });
 }

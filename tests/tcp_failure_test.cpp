@@ -269,7 +269,8 @@ TEST(TcpJoin, StrangersAreSentAwayAndDisturbNobody) {
     }
     Handshake::Challenge challenge;
     Handshake stranger(Secret::random());
-    std::vector<std::byte> said(i % 4 == 1 ? 5 + random() % 2000 : 0);
+    // A whole proof's length or more; once, less than that, and then nothing.
+    std::vector<std::byte> said(i == 1 ? 5 : i % 4 == 1 ? Handshake::kProofBytes + random() % 2000 : 0);
     for (auto& byte : said) byte = static_cast<std::byte>(random());
     if (i % 4 > 1 && receive_all(socket.get(), challenge, Deadline(10s))) {
       const auto proof =

@@ -2,6 +2,8 @@
 
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
+#include <utility>
 
 // Each target below is compiled once; SSSE3 and AVX3_DL add nothing here over their neighbours.
 #define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_AVX3_DL)
@@ -159,17 +161,43 @@ HWY_INLINE void reduce_block(const Call<T>& call, D d, std::size_t at) {
   }
 }
 
-// The tail goes through the same operations one lane at a time, so that cutting a buffer elsewhere changes no bit.
+// Fewer elements than a vector has, at position `at`. They go through the same operations as in a whole vector, so
+// that cutting a buffer elsewhere changes no bit: under a mask where stores have one, else one at a time.
+template <class How, class T, class D>
+HWY_INLINE void reduce_tail(const Call<T>& call, [[maybe_unused]] D d, std::size_t at, std::size_t count) {
+  using Lane = typename Elements<T>::Lane;
+#if HWY_TARGET <= HWY_AVX3
+  if constexpr (std::is_same_v<T, Lane> && sizeof(T) >= 4) {
+    const auto mask = hn::FirstN(d, count);
+    const auto weighted = [&](std::size_t s) {
+      const auto values = hn::MaskedLoad(mask, d, call.source(s) + at);
+      return std::pair(values, How::kWeighted ? hn::Set(d, static_cast<Lane>(call.weights[s])) : hn::Zero(d));
+    };
+    auto [sum, first_weight] = weighted(0);
+    if constexpr (How::kWeighted) sum = hn::Mul(sum, first_weight);
+    for (std::size_t s = 1; s < call.sources.size(); ++s) {
+      const auto [values, weight] = weighted(s);
+      sum = How::add(d, sum, values, weight);
+    }
+    if constexpr (How::kScaled) sum = hn::Mul(sum, hn::Set(d, call.scale));
+    for (std::size_t s = 0; s < call.destinations.size(); ++s) hn::BlendedStore(sum, mask, d, call.destination(s) + at);
+    return;
+  }
+#endif
+  const hn::CappedTag<Lane, 1> one;
+  for (const std::size_t end = at + count; at < end; ++at) reduce_block<How, 1>(call, one, at);
+}
+
 template <class How, class T>
 HWY_INLINE void reduce_all(const Call<T>& call, std::size_t count) {
-  using Lane = typename Elements<T>::Lane;
-  const hn::ScalableTag<Lane> d;
-  const hn::CappedTag<Lane, 1> one;
+  const hn::ScalableTag<typename Elements<T>::Lane> d;
   const std::size_t lanes = hn::Lanes(d);
   std::size_t at = 0;
   for (; at + 4 * lanes <= count; at += 4 * lanes) reduce_block<How, 4>(call, d, at);
   for (; at + lanes <= count; at += lanes) reduce_block<How, 1>(call, d, at);
-  for (; at < count; ++at) reduce_block<How, 1>(call, one, at);
+  // Half a vector where it is enough: it is less likely to touch a cache line more.
+  if (at < count && count - at <= lanes / 2) reduce_tail<How>(call, hn::Half<decltype(d)>(), at, count - at);
+  else if (at < count) reduce_tail<How>(call, d, at, count - at);
 }
 
 // Exact: the sum of any number of ranks' integers fits, and division rounds toward zero.

@@ -95,20 +95,6 @@ void check_operation(const Operation& operation, int rank, int world_size) {
   if (operation.in != operation.out || has_parts(operation.kind)) check_overlap(operation, rank, world_size);
 }
 
-bool reduces(Collective kind) {
-  return kind == Collective::AllReduce || kind == Collective::ReduceScatter || kind == Collective::Reduce;
-}
-
-bool has_root(Collective kind) {
-  return kind == Collective::Broadcast || kind == Collective::Reduce || kind == Collective::Gather ||
-         kind == Collective::Scatter;
-}
-
-bool has_parts(Collective kind) {
-  return kind == Collective::ReduceScatter || kind == Collective::AllGather || kind == Collective::Gather ||
-         kind == Collective::Scatter || kind == Collective::AllToAll;
-}
-
 std::size_t in_part_count(const Operation& operation, int part) {
   return part_count(operation.counts, operation.count, part);
 }

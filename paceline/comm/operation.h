@@ -26,7 +26,7 @@ const char* to_string(Collective collective);
 /// How an operation is carried out. Engines choose (Auto) and refuse what they do not have.
 enum class Algorithm : std::uint8_t {
   Auto,
-  OneShot,  ///< Inputs ride with what ranks tell each other first, every rank reduces all of it for itself. Up to 4 KiB
+  OneShot,  ///< Inputs ride with what ranks tell each other first, every rank reduces all of it for itself. Up to 1 KiB
             ///< in shared memory, 64 KiB for all of a rank's peers over TCP.
   Slices,   ///< Shared memory: rank r reduces slice r from all ranks' memory to all ranks' memory.
   Tickets,  ///< Shared memory: the same by chunks, each done by whichever rank is awake.
@@ -81,9 +81,17 @@ struct Operation {
   bool timed = false;      ///< Note when ranks came and went, for Engine::timing(). Costs two looks at the clock.
 };
 
-bool reduces(Collective kind);
-bool has_root(Collective kind);
-bool has_parts(Collective kind);
+inline bool reduces(Collective kind) {
+  return kind == Collective::AllReduce || kind == Collective::ReduceScatter || kind == Collective::Reduce;
+}
+inline bool has_root(Collective kind) {
+  return kind == Collective::Broadcast || kind == Collective::Reduce || kind == Collective::Gather ||
+         kind == Collective::Scatter;
+}
+inline bool has_parts(Collective kind) {
+  return kind == Collective::ReduceScatter || kind == Collective::AllGather || kind == Collective::Gather ||
+         kind == Collective::Scatter || kind == Collective::AllToAll;
+}
 
 /// Where parts lie and how large they are, in elements; for kinds with parts.
 std::size_t in_part_count(const Operation& operation, int part);

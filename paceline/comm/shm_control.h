@@ -16,7 +16,7 @@ namespace paceline {
 /// What a rank publishes of one operation. `number` is written last: who sees it sees the rest. For the smallest
 /// operations, all of it is one cache line.
 struct alignas(128) Slot {
-  static constexpr std::size_t kPayloadBytes = 4096;
+  static constexpr std::size_t kPayloadBytes = 1024;
 
   std::atomic<std::uint64_t> number;
   std::uint64_t digest;  // of the signature
@@ -28,7 +28,7 @@ struct alignas(128) Slot {
 /// What is only looked at when ranks differ, or for reports; apart, so that it stays in the writer's cache.
 struct alignas(128) SlotDetails {
   Signature signature;
-  std::int64_t arrived_ns;                // when the rank entered it; 0 if untimed
+  std::int64_t arrived_ns;                // when the rank entered it; these only where it is timed
   std::atomic<std::int64_t> finished_ns;  // when the rank had done its share; peers may look earlier
 };
 

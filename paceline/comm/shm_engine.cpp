@@ -8,8 +8,15 @@
 namespace paceline {
 namespace {
 
-// Bytes that are reduced in less time than it takes to wake a rank.
-constexpr std::size_t kShort = std::size_t{16} << 10;
+// Makes this core the line's owner, while it still finds out what to write there. (A no-op where a processor has no
+// such instruction.) The line must be written soon: a peer that polls it takes it away again.
+__attribute__((target("prfchw"))) void own_cache_line(const void* at) { __builtin_prefetch(at, 1); }
+
+// Input bytes that ride in a slot's first cache line, beside the number.
+constexpr std::size_t kFirstLine = 64 - offsetof(Slot, payload);
+
+// Every line of a slot crosses over to all other cores, while slices cross half as often but wait twice.
+constexpr std::size_t kOneShot = 256;
 
 // Small enough that ranks end at about the same time, large enough that taking one costs nothing beside it.
 std::size_t chunk_elements(const Operation& operation, std::size_t reach) {
@@ -59,15 +66,11 @@ bool ShmEngine::reaches(const void* data, std::size_t bytes) const {
   return bytes == 0 || (at >= own.data() && at + bytes <= own.data() + own.bytes());
 }
 
-// Every line of a slot crosses over to all other cores, while slices cross half as often but wait twice: cheaper,
-// unless a wait means a switch to another rank.
-std::size_t ShmEngine::one_shot_bytes() const { return sync_.oversubscribed() ? Slot::kPayloadBytes : 256; }
-
 Algorithm ShmEngine::algorithm(const Operation& operation) const {
   const bool divisible = operation.kind == Collective::AllReduce || operation.kind == Collective::Reduce;
   switch (operation.algorithm) {
     case Algorithm::Auto:
-      if (ShmOneShot::fits(operation, view_.world_size(), one_shot_bytes())) return Algorithm::OneShot;
+      if (ShmOneShot::fits(operation, view_.world_size(), kOneShot)) return Algorithm::OneShot;
       return divisible && sync_.oversubscribed() ? Algorithm::Tickets : Algorithm::Slices;
     case Algorithm::OneShot:
       if (ShmOneShot::fits(operation, view_.world_size(), Slot::kPayloadBytes)) return Algorithm::OneShot;
@@ -87,12 +90,11 @@ Algorithm ShmEngine::algorithm(const Operation& operation) const {
 
 std::uint64_t ShmEngine::start(const Operation& operation, Algorithm chosen) {
   sync_.check();
+  if (chosen == Algorithm::OneShot && operation.count * size_of(operation.dtype) <= kFirstLine) {
+    own_cache_line(&sync_.control(view_.rank).slot(entered_ + 1));
+  }
   if (entered_ - completed_ >= RankControl::kOutstanding) wait(entered_ + 1 - RankControl::kOutstanding);
   enter(operation, chosen);
-  // A small operation that can be done at once ends with waking sleepers, a moment later.
-  const bool small = operation.count * size_of(operation.dtype) <= kShort && operation.counts.empty();
-  const bool at_once = small && shared_ + 1 == entered_ && sync_.everyone_arrived(entered_);
-  if (!at_once) sync_.wake_sleepers();
   advance(Share::Fair);
   return entered_;
 }
@@ -105,16 +107,20 @@ void ShmEngine::enter(const Operation& operation, Algorithm algorithm) {
   Slot& slot = own.slot(number);
   SlotDetails& details = own.details_of(number);
   sign(operation, number, details.signature);
-  details.arrived_ns = operation.timed ? now().count() : 0;
+  if (operation.timed) details.arrived_ns = now().count();
   const std::uint64_t digest = digest_of(details.signature);
   // From here to the slot's number without delay: a peer that polls it takes the cache line away after each write.
   if (algorithm == Algorithm::OneShot) one_shot_.put_input(operation, slot);
   else direct_.put_operands(operation, slot);
   slot.digest = digest;
   slot.weight = operation.weight;
-  sync_.publish_arrival(number);
   entered_ = number;
-  entered(number) = {operation, algorithm, operation.count};
+  const bool quiet = algorithm == Algorithm::OneShot;
+  if (quiet) sync_.publish_arrival_quietly(number);
+  else sync_.publish_arrival(number);
+  entered(number) = {operation, algorithm, operation.count, digest};
+  // One that can be done at once ends with waking sleepers, a moment later.
+  if (quiet && (shared_ + 1 != number || !sync_.everyone_arrived(number))) sync_.wake_sleepers();
 }
 
 bool ShmEngine::test(std::uint64_t operation) {
@@ -142,22 +148,26 @@ void ShmEngine::advance(Share share) {
     const std::uint64_t number = shared_ + 1;
     check_agreement(number);
     if (!do_share(number, share)) return;
-    sync_.control(view_.rank)
-        .details_of(number)
-        .finished_ns.store(entered(number).operation.timed ? now().count() : 0, std::memory_order_relaxed);
+    if (entered(number).operation.timed) {
+      sync_.control(view_.rank).details_of(number).finished_ns.store(now().count(), std::memory_order_relaxed);
+    }
     shared_ = number;
     sync_.publish_finish(number);
   }
 }
 
-// All ranks make the same comparison, with rank 0's, so all of them find the same two that differ.
 void ShmEngine::check_agreement(std::uint64_t number) {
-  const std::uint64_t first = view_.slot(0, number).digest;
-  for (int peer = 1; peer < view_.world_size(); ++peer) {
-    if (view_.slot(peer, number).digest == first) continue;
-    sync_.fail_and_throw(mismatch(view_.rank, sync_.control(0).details_of(number).signature, peer,
-                                  sync_.control(peer).details_of(number).signature));
+  for (int peer = 0; peer < view_.world_size(); ++peer) {
+    if (peer != view_.rank && view_.slot(peer, number).digest != entered(number).digest) fail_for_mismatch(number);
   }
+}
+
+// All ranks make the same comparison, with rank 0's, so all of them name the same two that differ.
+void ShmEngine::fail_for_mismatch(std::uint64_t number) {
+  int peer = 1;
+  while (view_.slot(peer, number).digest == view_.slot(0, number).digest) ++peer;
+  sync_.fail_and_throw(mismatch(view_.rank, sync_.control(0).details_of(number).signature, peer,
+                                sync_.control(peer).details_of(number).signature));
 }
 
 // False if some of it is left, for others or for a later call.
@@ -222,7 +232,7 @@ void ShmEngine::note_completions() {
 std::size_t ShmEngine::carried_out(std::uint64_t operation) const { return entered(operation).carried_out; }
 
 // Nobody enters operation n + 2 x kOutstanding before this rank has entered n + kOutstanding, so what is read here is
-// still about this operation.
+// still about this operation, or, of a rank that did not time it, about an earlier one.
 OperationTiming ShmEngine::timing(std::uint64_t operation) const {
   std::int64_t last_arrival = 0, completed = 0;
   for (int peer = 0; peer < view_.world_size(); ++peer) {

@@ -43,6 +43,7 @@ class ShmEngine final : public Engine {
     Operation operation;
     Algorithm algorithm;
     std::size_t carried_out;  // once its share was begun
+    std::uint64_t digest;
   };
   /// Whether a rank does all it can of an operation at once, or leaves some to ranks that come later.
   enum class Share { All, Fair };
@@ -50,13 +51,13 @@ class ShmEngine final : public Engine {
   void enter(const Operation& operation, Algorithm algorithm);
   void advance(Share share);
   void check_agreement(std::uint64_t number);
+  [[noreturn]] void fail_for_mismatch(std::uint64_t number);
   bool do_share(std::uint64_t number, Share share);
   bool take_chunks(std::uint64_t number, Share share);
   ShmTickets tickets(std::uint64_t number) const;
   bool is_complete(std::uint64_t number);
   void note_completions();
 
-  std::size_t one_shot_bytes() const;
   const Entered& entered(std::uint64_t number) const { return entered_operations_[number % RankControl::kSlots]; }
   Entered& entered(std::uint64_t number) { return entered_operations_[number % RankControl::kSlots]; }
 

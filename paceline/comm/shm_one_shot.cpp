@@ -14,13 +14,9 @@ std::size_t largest_part(const Operation& operation) {
   return *std::max_element(operation.counts.begin(), operation.counts.end());
 }
 
-// Elements that the rank with the most of them puts in: parts lie close in a slot.
+// Elements that the rank with the most of them puts in, of a kind with parts: those lie close in a slot.
 std::size_t largest_input(const Operation& operation, int world_size) {
   switch (operation.kind) {
-    case Collective::Barrier: return 0;
-    case Collective::AllReduce:
-    case Collective::Reduce:
-    case Collective::Broadcast: return operation.count;
     case Collective::AllGather:
     case Collective::Gather: return largest_part(operation);
     case Collective::ReduceScatter:
@@ -28,8 +24,8 @@ std::size_t largest_input(const Operation& operation, int world_size) {
     case Collective::AllToAll:
       if (operation.counts.empty()) return operation.count * static_cast<std::size_t>(world_size);
       return in_part_begin(operation, world_size - 1) + in_part_count(operation, world_size - 1);
+    default: return operation.count;
   }
-  return 0;
 }
 
 // Where a part begins in a slot.
@@ -42,6 +38,7 @@ std::size_t packed_begin(const Operation& operation, int part) {
 }  // namespace
 
 bool ShmOneShot::fits(const Operation& operation, int world_size, std::size_t bytes) {
+  if (!has_parts(operation.kind)) return operation.count <= bytes / size_of(operation.dtype);
   // In an uneven all_to_all, ranks do not know what others send.
   if (operation.kind == Collective::AllToAll && !operation.counts.empty()) return false;
   return largest_input(operation, world_size) <= bytes / size_of(operation.dtype);
@@ -49,6 +46,7 @@ bool ShmOneShot::fits(const Operation& operation, int world_size, std::size_t by
 
 void ShmOneShot::put_input(const Operation& operation, Slot& slot) const {
   const std::size_t size = size_of(operation.dtype);
+  if (operation.kind == Collective::AllReduce) return copy_bytes(slot.payload, operation.in, operation.count * size);
   const std::size_t extent = in_extent(operation, view_.rank, view_.world_size());
   if (!has_parts(operation.kind) || operation.in_stride == 0 || extent == 0) {
     return copy_bytes(slot.payload, operation.in, extent * size);
@@ -63,6 +61,7 @@ void ShmOneShot::put_input(const Operation& operation, Slot& slot) const {
 }
 
 void ShmOneShot::finish(const Operation& operation, std::uint64_t number) {
+  if (operation.kind == Collective::AllReduce) return reduce_inputs(operation, number, 0, operation.count);
   const std::size_t size = size_of(operation.dtype);
   const int rank = view_.rank;
   const bool is_root = rank == operation.root;
@@ -76,8 +75,8 @@ void ShmOneShot::finish(const Operation& operation, std::uint64_t number) {
     }
   };
   switch (operation.kind) {
-    case Collective::Barrier: return;
-    case Collective::AllReduce: return reduce_inputs(operation, number, 0, operation.count);
+    case Collective::Barrier:
+    case Collective::AllReduce: return;
     case Collective::Reduce:
       if (is_root) reduce_inputs(operation, number, 0, operation.count);
       return;
@@ -107,6 +106,8 @@ void ShmOneShot::reduce_inputs(const Operation& operation, std::uint64_t number,
     sources_[peer] = slot.payload + offset;
     weights_[peer] = slot.weight;
   }
+  // Not what was just written to the slot, while it is still on its way there.
+  if (operation.in_stride == 0) sources_[static_cast<std::size_t>(view_.rank)] = operation.in + offset;
   std::byte* const destinations[] = {operation.out};
   const bool mean = operation.reduce == ReduceOp::Mean;
   reduce(operation.reduce, operation.dtype, sources_, destinations, count,

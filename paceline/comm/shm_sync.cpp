@@ -43,22 +43,6 @@ ShmSync::ShmSync(const ShmGroup& group, std::string name, Nanoseconds timeout)
       oversubscribed_(is_oversubscribed(controls_)),
       own_(*controls_[rank_]) {}
 
-void ShmSync::publish_finish(std::uint64_t number) {
-  own_.finished.store(number, std::memory_order_release);
-  wake_sleepers();
-}
-
-void ShmSync::wake_sleepers() {
-  // With the sequentially consistent stores and loads of a sleeper: either it sees what was stored before, or we see
-  // that it sleeps.
-  std::atomic_thread_fence(std::memory_order_seq_cst);
-  for (RankControl* control : controls_) {
-    if (control->sleeping.load(std::memory_order_seq_cst) == 0) continue;
-    control->doorbell.fetch_add(1, std::memory_order_seq_cst);
-    futex_wake(control->doorbell);
-  }
-}
-
 bool ShmSync::everyone_finished(std::uint64_t number) {
   if (known_finished_ >= number) return true;
   std::uint64_t least = UINT64_MAX;
@@ -76,6 +60,11 @@ void ShmSync::wait_arrival(std::uint64_t number) {
 
 void ShmSync::wait_finish(std::uint64_t number) {
   wait(Stage::Finish, number, [&] { return everyone_finished(number); });
+}
+
+void ShmSync::ring(RankControl& control) {
+  control.doorbell.fetch_add(1, std::memory_order_seq_cst);
+  futex_wake(control.doorbell);
 }
 
 std::uint32_t ShmSync::lie_down() {
@@ -151,10 +140,7 @@ void ShmSync::fail(const Error& cause) noexcept {
   std::memcpy(record.message, cause.message().data(), length);
   record.message[length] = '\0';
   record.state.store(FailureRecord::kSet, std::memory_order_release);
-  for (RankControl* control : controls_) {
-    control->doorbell.fetch_add(1, std::memory_order_seq_cst);
-    futex_wake(control->doorbell);
-  }
+  for (RankControl* control : controls_) ring(*control);
 }
 
 void ShmSync::fail_and_throw(const Error& cause) {

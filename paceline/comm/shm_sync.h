@@ -24,13 +24,22 @@ class ShmSync {
 
   ShmSync(const ShmGroup& group, std::string name, Nanoseconds timeout);
 
-  /// The slot of `number` must be filled in. Whoever sleeps learns of it with the next wake_sleepers() only.
+  /// The slot of `number` must be filled in. Wakes those that sleep.
   void publish_arrival(std::uint64_t number) {
+    publish_arrival_quietly(number);
+    wake_sleepers();
+  }
+  /// The same for a small operation whose end comes a moment later: whoever sleeps learns of it with the next
+  /// wake_sleepers() only, and this rank does not wait for the fence in it while others look at the slot.
+  void publish_arrival_quietly(std::uint64_t number) {
     own_.slot(number).number.store(number, std::memory_order_release);
     own_.arrived.store(number, std::memory_order_release);
   }
   /// Wakes those that sleep.
-  void publish_finish(std::uint64_t number);
+  void publish_finish(std::uint64_t number) {
+    own_.finished.store(number, std::memory_order_release);
+    wake_sleepers();
+  }
   /// Of the operation after the last one that everyone was seen to have entered, or of an earlier one.
   bool everyone_arrived(std::uint64_t number) {
     if (known_arrived_ >= number) return true;
@@ -50,9 +59,15 @@ class ShmSync {
   template <class Ready>
   void wait(Stage stage, std::uint64_t number, Ready&& ready);
 
-  /// Wakes those that sleep, to look whether what they wait for has come. Costs some 50 ns for the fence in it: a rank
-  /// that has waited for no one puts it off until its own share of a small operation is done.
-  void wake_sleepers();
+  /// Wakes those that sleep, to look whether what they wait for has come.
+  void wake_sleepers() {
+    // With the sequentially consistent stores and loads of a sleeper: either it sees what was stored before, or we see
+    // that it sleeps.
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+    for (RankControl* control : controls_) {
+      if (control->sleeping.load(std::memory_order_seq_cst) != 0) ring(*control);
+    }
+  }
 
   /// True where ranks outnumber the processors that they may use.
   bool oversubscribed() const { return oversubscribed_; }
@@ -80,6 +95,7 @@ class ShmSync {
   struct Patience {
     Nanoseconds waited{}, looked = now();
   };
+  static void ring(RankControl& control);
   std::uint32_t lie_down();
   void sleep(std::uint32_t bell);
   void get_up();
@@ -122,7 +138,7 @@ void ShmSync::wait(Stage stage, std::uint64_t number, Ready&& ready) {
 template <class Ready>
 bool ShmSync::spin(Ready&& ready) {
   // Longer than a peer that runs needs to arrive, shorter than what a sleep and wake-up costs twice (25 us each).
-  constexpr Nanoseconds kSpin = std::chrono::microseconds(50);
+  const Nanoseconds kSpin = std::chrono::microseconds(50) * (oversubscribed_ ? world_size() : 1);
   // A pause takes 40 ns and a look at the clock 25: too long while a peer is on its way.
   constexpr int kEager = 300;
   for (int i = 0; i < kEager && !(oversubscribed_ && i > 0); ++i) {
