@@ -107,7 +107,7 @@ struct Call {
   }
 };
 
-Call random_call(std::mt19937_64& random, int world, std::size_t most) {
+Call random_call(std::mt19937_64& random, ThreadEngine engine, int world, std::size_t most) {
   const auto pick = [&](std::size_t n) { return std::uniform_int_distribution<std::size_t>(0, n - 1)(random); };
   Call call;
   Operation& operation = call.operation;
@@ -131,9 +131,11 @@ Call random_call(std::mt19937_64& random, int world, std::size_t most) {
   }
   call.in_place = operation.kind == Collective::AllToAll && call.counts.empty() && pick(2) == 0;
   const bool divisible = operation.kind == Collective::AllReduce || operation.kind == Collective::Reduce;
+  const bool shared = engine == ThreadEngine::SharedMemory;
   const std::size_t algorithm = pick(6);
-  if (algorithm == 0) operation.algorithm = Algorithm::Slices;
-  if (algorithm == 1 && divisible) operation.algorithm = Algorithm::Tickets;
+  if (algorithm == 0) operation.algorithm = shared ? Algorithm::Slices : Algorithm::Direct;
+  if (algorithm == 1 && shared && divisible) operation.algorithm = Algorithm::Tickets;
+  if (algorithm == 1 && !shared && operation.kind == Collective::AllReduce) operation.algorithm = Algorithm::Ring;
   call.started = pick(3) == 0;
   call.seed = pick(1000);
   return call;
@@ -222,7 +224,7 @@ void run_schedule(int world, ThreadEngine engine, int calls, std::size_t most) {
   test::on_ranks(world, engine, [&](const Comm& comm) {
     std::mt19937_64 common(seed), own(seed + 1 + static_cast<std::uint64_t>(comm.rank()));
     for (int i = 0; i < calls && !testing::Test::HasFatalFailure(); ++i) {
-      carry_out_and_check(comm, random_call(common, world, most), own);
+      carry_out_and_check(comm, random_call(common, engine, world, most), own);
     }
   });
 }
@@ -235,7 +237,8 @@ TEST_P(CollectiveKinds, AreExactInRandomSchedules) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Worlds, CollectiveKinds,
-                         testing::Combine(testing::Values(ThreadEngine::SharedMemory),
+                         testing::Combine(testing::Values(ThreadEngine::SharedMemory, ThreadEngine::Messages,
+                                                          ThreadEngine::Tcp),
                                           testing::Values(1, 2, 3, 4, 5, 6, 7, 8)),
                          [](const auto& world) {
                            return test::engine_label(std::get<0>(world.param)) +
@@ -248,7 +251,11 @@ TEST(CollectiveKinds, AreExactWithManyMoreRanksThanProcessors) {
 }
 
 // Several pieces and chunks, not whole cache lines.
-TEST(CollectiveKinds, AreExactForLargeOperands) { run_schedule(3, ThreadEngine::SharedMemory, 20, 1'500'007); }
+TEST(CollectiveKinds, AreExactForLargeOperands) {
+  for (const auto engine : {ThreadEngine::SharedMemory, ThreadEngine::Messages, ThreadEngine::Tcp}) {
+    run_schedule(3, engine, 20, 1'500'007);
+  }
+}
 
 TEST(CollectiveKinds, CopiesOfOutsideMemoryAreCounted) {
   test::on_ranks(2, ThreadEngine::SharedMemory, [](const Comm& comm) {

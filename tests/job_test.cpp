@@ -16,12 +16,16 @@ std::vector<std::string> files_in(const std::string& folder) {
   return names;
 }
 
+/// By what the workers reach each other.
+class Jobs : public testing::TestWithParam<const char*> {};
+
 /// Runs a worker test on `n` ranks to its end and checks that nothing is left of it.
 struct Ended {
   int exit_code;
   std::string out, err;
 
-  Ended(int n, const std::string& worker, const std::vector<std::string>& options = {}) {
+  Ended(int n, const std::string& worker, std::vector<std::string> options = {}) {
+    options.insert(options.end(), {"--transport", Jobs::GetParam()});
     const auto shared_memory = files_in("/dev/shm");
     Job job(run_worker(n, worker, options));
     exit_code = job.wait();
@@ -40,14 +44,14 @@ struct Ended {
   }
 };
 
-TEST(Job, ProcessesReduceExactly) {
+TEST_P(Jobs, ProcessesReduceExactly) {
   for (const int n : {1, 2, 3, 5}) {
     const Ended job(n, "ReducesInManyWays");
     EXPECT_EQ(job.exit_code, 0) << job.out << job.err;
   }
 }
 
-TEST(Job, AKilledWorkerIsNamedByAllOthers) {
+TEST_P(Jobs, AKilledWorkerIsNamedByAllOthers) {
   const Ended job(4, "RankTwoIsKilled");
   EXPECT_EQ(job.exit_code, 128 + SIGKILL) << job.err;
   for (const int rank : {0, 1, 3}) EXPECT_EQ(job.heard(rank, "PEER_LOST] rank"), 1) << job.out << job.err;
@@ -56,7 +60,7 @@ TEST(Job, AKilledWorkerIsNamedByAllOthers) {
   EXPECT_NE(job.err.find("SIGKILL"), std::string::npos) << job.err;
 }
 
-TEST(Job, AWorkerThatThrowsGivesItsReasonToAllOthers) {
+TEST_P(Jobs, AWorkerThatThrowsGivesItsReasonToAllOthers) {
   const Ended job(3, "RankOneThrows");
   EXPECT_EQ(job.exit_code, 1);
   for (const int rank : {0, 2}) {
@@ -65,25 +69,25 @@ TEST(Job, AWorkerThatThrowsGivesItsReasonToAllOthers) {
   }
 }
 
-TEST(Job, AWorkerThatEndsWithoutAWordIsNamed) {
+TEST_P(Jobs, AWorkerThatEndsWithoutAWordIsNamed) {
   const Ended job(2, "RankOneCallsExit");
   EXPECT_NE(job.exit_code, 0);
   EXPECT_EQ(job.heard(0, "rank 1 (pid"), 1) << job.out << job.err;
 }
 
-TEST(Job, AWorkerThatNeverJoinsIsNamed) {
+TEST_P(Jobs, AWorkerThatNeverJoinsIsNamed) {
   const Ended job(3, "RankOneNeverJoins", {"--timeout", "1"});
   EXPECT_NE(job.exit_code, 0);
   for (const int rank : {0, 2}) EXPECT_EQ(job.heard(rank, "rank 1 of 3 did not come"), 1) << job.out << job.err;
 }
 
-TEST(Job, AWorkerThatEndsBeforeItJoinsIsNamed) {
+TEST_P(Jobs, AWorkerThatEndsBeforeItJoinsIsNamed) {
   const Ended job(3, "RankOneLeavesBeforeJoining");
   EXPECT_NE(job.exit_code, 0);
   for (const int rank : {0, 2}) EXPECT_EQ(job.heard(rank, "rank 1 exited"), 1) << job.out << job.err;
 }
 
-TEST(Job, ADisagreementIsTheSameMismatchOnAllRanks) {
+TEST_P(Jobs, ADisagreementIsTheSameMismatchOnAllRanks) {
   const Ended job(3, "RankOneDisagrees");
   EXPECT_NE(job.exit_code, 0);
   for (int rank = 0; rank < 3; ++rank) {
@@ -94,6 +98,9 @@ TEST(Job, ADisagreementIsTheSameMismatchOnAllRanks) {
         << job.out << job.err;
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(Transports, Jobs, testing::Values("shm", "tcp"),
+                         [](const auto& transport) { return transport.param; });
 
 // ---- What workers do in the tests above. Disabled, so that they run only as workers.
 
@@ -135,7 +142,8 @@ TEST(Worker, DISABLED_ReducesInManyWays) {
     check(comm);
     check(comm.duplicate());
     check(comm.split(comm.rank() % 2));
-    if (std::string(comm.engine_name()) != (n > 1 ? "shm" : "solo")) throw std::runtime_error("not shared memory");
+    const std::string engine = n > 1 ? std::getenv("PACELINE_TRANSPORT") : "solo";
+    if (comm.engine_name() != engine) throw std::runtime_error("not over " + engine);
   });
 }
 

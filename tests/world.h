@@ -23,7 +23,12 @@ inline std::uint64_t seed() {
 }
 
 inline std::string engine_label(ThreadEngine engine) {
-  return engine == ThreadEngine::SharedMemory ? "SharedMemory" : "Messages";
+  switch (engine) {
+    case ThreadEngine::SharedMemory: return "SharedMemory";
+    case ThreadEngine::Messages: return "Messages";
+    case ThreadEngine::Tcp: return "Tcp";
+  }
+  return "unknown";
 }
 
 }  // namespace paceline::test

@@ -9,6 +9,7 @@
 
 #include "paceline/base/timeline.h"
 #include "paceline/comm/engine.h"
+#include "paceline/comm/tcp_options.h"
 
 namespace paceline {
 
@@ -43,6 +44,11 @@ class Comm {
   /// of their own.
   static Comm over_shared_memory(const std::shared_ptr<Store>& store, const std::string& name, int rank, int world_size,
                                  CommOptions options = {});
+
+  /// The same over TCP, between hosts or on one. `tcp` says where to listen and who is let in. Throws as from_env()
+  /// does.
+  static Comm over_tcp(const std::shared_ptr<Store>& store, const std::string& name, int rank, int world_size,
+                       const TcpOptions& tcp = {}, CommOptions options = {});
 
   explicit Comm(std::shared_ptr<State> state) : state_(std::move(state)) {}
 

@@ -47,9 +47,7 @@ std::uint64_t Comm::State::carry_out(const Operation& operation, Algorithm chose
   return guarded([&] {
     if (!orphans.empty()) let_go_of_orphans();
     if (timeline->in_step()) return carry_out_in_step(operation, chosen);
-    const std::uint64_t number = engine->start(operation, chosen);
-    engine->wait(number);
-    return number;
+    return engine->run(operation, chosen);
   });
 }
 
@@ -57,8 +55,7 @@ std::uint64_t Comm::State::carry_out_in_step(const Operation& operation, Algorit
   const ScopedPhase phase(*timeline, Phase::Communication);
   Operation timed = operation;
   timed.timed = true;
-  const std::uint64_t number = engine->start(timed, chosen);
-  engine->wait(number);
+  const std::uint64_t number = engine->run(timed, chosen);
   const OperationTiming timing = engine->timing(number);
   timeline->add_operation({timing.launched, timing.last_arrival, timing.completed,
                            operation.count * size_of(operation.dtype), to_string(operation.kind)});

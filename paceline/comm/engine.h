@@ -82,6 +82,12 @@ class Engine {
   /// wait for peers (except when very many operations are outstanding). Operands must be reachable and stay untouched
   /// until it completes.
   virtual std::uint64_t start(const Operation& operation, Algorithm chosen) = 0;
+  /// start() and wait(): an engine with a thread of its own then leaves that alone.
+  virtual std::uint64_t run(const Operation& operation, Algorithm chosen) {
+    const std::uint64_t number = start(operation, chosen);
+    wait(number);
+    return number;
+  }
   /// True once the operation of this number is complete here. Does this rank's share of outstanding work if it can be
   /// done at once.
   virtual bool test(std::uint64_t operation) = 0;

@@ -1,12 +1,17 @@
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cstdlib>
+#include <initializer_list>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "paceline/comm/comm_state.h"
 #include "paceline/comm/shm_engine.h"
+#include "paceline/comm/tcp_engine.h"
 
 namespace paceline {
 namespace {
@@ -29,12 +34,38 @@ int whole_number(const char* name, int least) {
   return value;
 }
 
-}  // namespace
+std::string one_of(const char* name, std::initializer_list<std::string_view> choices) {
+  const std::string value = variable(name).value_or(std::string(*choices.begin()));
+  if (std::find(choices.begin(), choices.end(), value) != choices.end()) return value;
+  throw Error(ErrorCode::InvalidArgument,
+              fmt::format("{}={} must be one of: {}", name, value, fmt::join(choices, ", ")));
+}
 
-Comm Comm::solo() { return Comm(std::make_shared<State>()); }
+/// "4000-4100" or "4000".
+void read_ports(const std::string& text, TcpOptions& tcp) {
+  const char* at = text.data();
+  const char* const end = at + text.size();
+  auto result = std::from_chars(at, end, tcp.first_port);
+  tcp.last_port = tcp.first_port;
+  if (result.ec == std::errc() && result.ptr != end && *result.ptr == '-') {
+    result = std::from_chars(result.ptr + 1, end, tcp.last_port);
+  }
+  if (result.ec == std::errc() && result.ptr == end && tcp.first_port > 0 && tcp.first_port <= tcp.last_port) return;
+  throw Error(ErrorCode::InvalidArgument, fmt::format("PACELINE_PORTS={} is no port or range, e.g. 4000-4100", text));
+}
 
-Comm Comm::over_shared_memory(const std::shared_ptr<Store>& store, const std::string& name, int rank, int world_size,
-                              CommOptions options) {
+TcpOptions tcp_options() {
+  TcpOptions tcp;
+  tcp.bind = variable("PACELINE_BIND").value_or("");
+  if (const auto ports = variable("PACELINE_PORTS")) read_ports(*ports, tcp);
+  if (const auto path = variable("PACELINE_SECRET_FILE")) tcp.secret = Secret::from_file(*path);
+  else if (const auto secret = variable("PACELINE_SECRET")) tcp.secret = Secret::from_hex(*secret);
+  if (one_of("PACELINE_ALL_REDUCE", {"direct", "ring"}) == "ring") tcp.all_reduce = Algorithm::Ring;
+  return tcp;
+}
+
+Comm join(const std::shared_ptr<Store>& store, const std::string& name, int rank, int world_size,
+          Comm::State::MakeEngine make_engine) {
   if (world_size < 1 || rank < 0 || rank >= world_size) {
     throw Error(ErrorCode::InvalidArgument, fmt::format("there is no rank {} in a world of {}", rank, world_size));
   }
@@ -43,14 +74,32 @@ Comm Comm::over_shared_memory(const std::shared_ptr<Store>& store, const std::st
   state->rank = state->job_rank = rank;
   state->world_size = world_size;
   state->store = store;
-  state->make_engine = [store, options](const std::string& group_name, int group_rank, int group_size) {
-    auto group = connect_shm_group(*store, group_name, group_rank, group_size, Deadline(options.timeout));
-    return std::make_unique<ShmEngine>(std::move(group), group_name, options.timeout);
-  };
+  state->make_engine = std::move(make_engine);
   if (world_size > 1) {
     state->engine = state->guarded([&] { return state->make_engine(name, rank, world_size); });
   }
   return Comm(std::move(state));
+}
+
+}  // namespace
+
+Comm Comm::solo() { return Comm(std::make_shared<State>()); }
+
+Comm Comm::over_shared_memory(const std::shared_ptr<Store>& store, const std::string& name, int rank, int world_size,
+                              CommOptions options) {
+  return join(store, name, rank, world_size,
+              [store, options](const std::string& group_name, int group_rank, int group_size) {
+                auto group = connect_shm_group(*store, group_name, group_rank, group_size, Deadline(options.timeout));
+                return std::make_unique<ShmEngine>(std::move(group), group_name, options.timeout);
+              });
+}
+
+Comm Comm::over_tcp(const std::shared_ptr<Store>& store, const std::string& name, int rank, int world_size,
+                    const TcpOptions& tcp, CommOptions options) {
+  return join(store, name, rank, world_size,
+              [store, tcp, options](const std::string& group_name, int group_rank, int group_size) {
+                return make_tcp_engine(store, group_name, group_rank, group_size, tcp, options.timeout);
+              });
 }
 
 Comm Comm::from_env() {
@@ -69,7 +118,9 @@ Comm Comm::from_env() {
   CommOptions options;
   if (variable("PACELINE_TIMEOUT")) options.timeout = std::chrono::seconds(whole_number("PACELINE_TIMEOUT", 1));
   auto store = connect_store(*address, Deadline(options.timeout));
-  Comm comm = over_shared_memory(store, "world", rank, world_size, options);
+  const bool tcp = one_of("PACELINE_TRANSPORT", {"shm", "tcp"}) == "tcp";
+  Comm comm = tcp ? over_tcp(store, "world", rank, world_size, tcp_options(), options)
+                  : over_shared_memory(store, "world", rank, world_size, options);
   store->set(fmt::format("joined/{}", rank), "1");  // the launcher tells workers that end before they joined
   return comm;
 }

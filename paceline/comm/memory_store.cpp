@@ -24,8 +24,8 @@ class MemoryStore final : public Store {
     const Nanoseconds began = now();
     std::unique_lock lock(mutex_);
     while (true) {
-      throw_if_failed();
       if (const auto found = values_.find(key); found != values_.end()) return found->second;
+      throw_if_failed();
       const Nanoseconds left = deadline.left();
       if (left <= Nanoseconds::zero()) throw store_timeout(key, now() - began);
       changed_.wait_for(lock, left);

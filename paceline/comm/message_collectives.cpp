@@ -11,119 +11,279 @@
 
 namespace paceline {
 
-Nanoseconds MessageCollectives::carry_out(const Operation& operation, std::uint64_t number, Deadline deadline) {
-  agree(operation, number, deadline);
-  const Nanoseconds last_arrival = now();
+MessageCollectives::MessageCollectives(Transport& transport, Algorithm preferred)
+    : transport_(transport),
+      preferred_(preferred),
+      rank_(transport.rank()),
+      world_size_(transport.world_size()),
+      riders_(static_cast<std::size_t>(world_size_)),
+      two_step_(rank_, world_size_, transport.segment_bytes()),
+      ring_(rank_, world_size_, transport.segment_bytes()) {}
+
+MessageCollectives::Outcome MessageCollectives::carry_out(const Operation& operation, Algorithm chosen,
+                                                          std::uint64_t number, const Patience& patience) {
+  enter(operation, number, chosen == Algorithm::OneShot, patience);
+  compare_signatures();
+  if (operation.kind == Collective::AllToAll) compare_parts(operation);
+  const std::size_t count = least_reach(operation);
+  const Outcome outcome{count, operation.timed ? now() : Nanoseconds{}};
+  note_weights(operation);
+  if (reduces(operation.kind) && chosen == Algorithm::OneShot) {
+    reduce_riders(operation, count);
+    return outcome;
+  }
   switch (operation.kind) {
-    case Collective::AllReduce: all_reduce(operation, deadline); break;
-    case Collective::ReduceScatter: reduce_scatter(operation, deadline); break;
-    case Collective::AllGather: all_gather(operation, deadline); break;
-    case Collective::Broadcast: broadcast(operation, deadline); break;
+    case Collective::AllReduce:
+      if (chosen == Algorithm::Ring) {
+        ring_.begin(operation, count, weights_);
+        transport_.run(ring_, patience);
+        break;
+      }
+      [[fallthrough]];
+    case Collective::Reduce: reduce_slices(operation, count, patience); break;
+    case Collective::ReduceScatter: reduce_parts(operation, count, patience); break;
+    case Collective::Broadcast:
+      if (chosen == Algorithm::Direct) {
+        broadcast_slices(operation, count, patience);
+        break;
+      }
+      [[fallthrough]];
+    case Collective::AllGather:
+    case Collective::Gather:
+    case Collective::Scatter:
+    case Collective::AllToAll: exchange_parts(operation, count, patience); break;
     case Collective::Barrier: break;
-    default: throw Error(ErrorCode::InvalidArgument, "not yet over messages");
   }
-  return last_arrival;
+  return outcome;
 }
 
-void MessageCollectives::agree(const Operation& operation, std::uint64_t number, Deadline deadline) {
-  const int rank = transport_.rank();
-  headers_.resize(static_cast<std::size_t>(transport_.world_size()));
-  sign(operation, number, headers_[rank].signature);
-  headers_[rank].weight = operation.weight;
-  std::vector<Outgoing> outgoing;
-  std::vector<Incoming> incoming;
-  for (int peer = 0; peer < transport_.world_size(); ++peer) {
-    if (peer == rank) continue;
-    outgoing.push_back({peer, std::as_bytes(std::span(&headers_[rank], 1))});
-    incoming.push_back({peer, std::as_writable_bytes(std::span(&headers_[peer], 1))});
-  }
-  transport_.exchange(outgoing, incoming, deadline);
-  for (int peer = 1; peer < transport_.world_size(); ++peer) {
-    if (std::memcmp(&headers_[0].signature, &headers_[peer].signature, sizeof(Signature)) != 0) {
-      throw mismatch(rank, headers_[0].signature, peer, headers_[peer].signature);
-    }
-  }
-}
-
-void MessageCollectives::all_reduce(const Operation& operation, Deadline deadline) {
-  const int rank = transport_.rank();
-  const auto slice_bytes = [&](int of) {
-    const Slice slice = slice_of(operation.count, operation.dtype, of, transport_.world_size());
-    return std::span(operation.out + slice.begin * size_of(operation.dtype), slice.count * size_of(operation.dtype));
+Algorithm MessageCollectives::algorithm(const Operation& operation) const {
+  const auto refuse = [&](const char* why) {
+    throw Error(ErrorCode::InvalidArgument,
+                fmt::format("{} over messages cannot be carried out as {}: {}", to_string(operation.kind),
+                            to_string(operation.algorithm), why),
+                rank_);
   };
-  if (operation.in != operation.out)
-    std::memcpy(operation.out, operation.in, operation.count * size_of(operation.dtype));
-  const std::span<std::byte> own = slice_bytes(rank);
-  std::vector<Outgoing> scatter, gather;
-  std::vector<Incoming> results;
-  for (int peer = 0; peer < transport_.world_size(); ++peer) {
-    if (peer == rank) continue;
-    scatter.push_back({peer, slice_bytes(peer)});
-    gather.push_back({peer, own});
-    results.push_back({peer, slice_bytes(peer)});
+  const bool whole_mean =
+      operation.reduce == ReduceOp::Mean &&
+      (operation.dtype == Dtype::Int32 || operation.dtype == Dtype::Int64 || operation.dtype == Dtype::UInt8);
+  const bool rings = operation.kind == Collective::AllReduce && !whole_mean;
+  switch (operation.algorithm) {
+    case Algorithm::Auto:
+      if (is_small(operation)) return Algorithm::OneShot;
+      return rings ? preferred_ : Algorithm::Direct;
+    case Algorithm::OneShot:
+      if (!is_small(operation)) refuse("it is too large");
+      return Algorithm::OneShot;
+    case Algorithm::Direct: return Algorithm::Direct;
+    case Algorithm::Ring:
+      if (!rings) refuse("only an all_reduce goes round a ring, and no mean of integers");
+      return Algorithm::Ring;
+    case Algorithm::Slices:
+    case Algorithm::Tickets: refuse("that is for shared memory");
   }
-  reduce_part(operation, scatter, own.data(), own.data(), own.size() / size_of(operation.dtype), deadline);
-  transport_.exchange(gather, results, deadline);
+  return Algorithm::Direct;
 }
 
-void MessageCollectives::reduce_scatter(const Operation& operation, Deadline deadline) {
-  const int rank = transport_.rank();
-  const std::size_t bytes = operation.count * size_of(operation.dtype);
-  std::vector<Outgoing> scatter;
-  for (int peer = 0; peer < transport_.world_size(); ++peer) {
-    if (peer != rank) scatter.push_back({peer, {operation.in + bytes * static_cast<std::size_t>(peer), bytes}});
-  }
-  reduce_part(operation, scatter, operation.in + bytes * static_cast<std::size_t>(rank), operation.out, operation.count,
-              deadline);
+// Asked of what ranks agree on, so that all of them answer alike. Where parts differ from rank to rank, each message is
+// judged for itself.
+bool MessageCollectives::is_small(const Operation& operation) const {
+  std::size_t most = operation.count;
+  if (operation.kind == Collective::AllToAll && !operation.counts.empty()) return true;
+  for (const std::size_t part : operation.counts) most = std::max(most, part);
+  const std::size_t copies = operation.kind == Collective::AllReduce ? static_cast<std::size_t>(world_size_ - 1) : 1;
+  return most <= transport_.rider_bytes() / size_of(operation.dtype) / copies;
 }
 
-void MessageCollectives::reduce_part(const Operation& operation, std::span<const Outgoing> outgoing,
-                                     const std::byte* part, std::byte* to, std::size_t count, Deadline deadline) {
-  const int rank = transport_.rank();
-  const auto world = static_cast<std::size_t>(transport_.world_size());
-  const std::size_t bytes = count * size_of(operation.dtype);
-  std::vector<std::byte> parts(bytes * world);
-  std::vector<Incoming> incoming;
-  std::vector<const std::byte*> sources;
-  std::vector<double> weights;
-  for (std::size_t peer = 0; peer < world; ++peer) {
-    std::byte* scratch = parts.data() + bytes * peer;
-    const bool own = static_cast<int>(peer) == rank;
-    if (!own) incoming.push_back({static_cast<int>(peer), {scratch, bytes}});
-    sources.push_back(own ? part : scratch);
-    if (operation.reduce == ReduceOp::Mean) weights.push_back(headers_[peer].weight);
+void MessageCollectives::enter(const Operation& operation, std::uint64_t number, bool rides, const Patience& patience) {
+  const std::size_t reach = operation.reach != 0 ? operation.reach : operation.count;
+  for (int peer = 0; peer < world_size_; ++peer) {
+    if (peer == rank_) continue;
+    const Bytes message = message_to(operation, peer, reach);
+    riders_[static_cast<std::size_t>(peer)] = {message, rides && message.size() <= transport_.rider_bytes()};
   }
-  transport_.exchange(outgoing, incoming, deadline);
-  std::byte* const destination[] = {to};
-  reduce(operation.reduce, operation.dtype, sources, destination, count, weights);
+  Call call{.signature = {}, .weight = operation.weight, .reach = reach, .message_bytes = 0};
+  sign(operation, number, call.signature);
+  transport_.enter(call, riders_, patience);
 }
 
-void MessageCollectives::all_gather(const Operation& operation, Deadline deadline) {
-  const int rank = transport_.rank();
-  const std::size_t bytes = operation.count * size_of(operation.dtype);
-  std::vector<Outgoing> outgoing;
-  std::vector<Incoming> incoming;
-  for (int peer = 0; peer < transport_.world_size(); ++peer) {
-    std::byte* to = operation.out + bytes * static_cast<std::size_t>(peer);
-    if (peer == rank) {
-      if (bytes > 0 && to != operation.in) std::memcpy(to, operation.in, bytes);
-      continue;
-    }
-    outgoing.push_back({peer, {operation.in, bytes}});
-    incoming.push_back({peer, {to, bytes}});
+void MessageCollectives::compare_signatures() const {
+  const Signature& first = transport_.call_of(0).signature;
+  for (int peer = 1; peer < world_size_; ++peer) {
+    const Signature& theirs = transport_.call_of(peer).signature;
+    if (std::memcmp(&first, &theirs, sizeof first) != 0) throw mismatch(rank_, first, peer, theirs);
   }
-  transport_.exchange(outgoing, incoming, deadline);
 }
 
-void MessageCollectives::broadcast(const Operation& operation, Deadline deadline) {
-  const std::span<std::byte> data(operation.out, operation.count * size_of(operation.dtype));
-  std::vector<Outgoing> outgoing;
-  std::vector<Incoming> incoming;
-  if (transport_.rank() != operation.root) incoming.push_back({operation.root, data});
-  for (int peer = 0; incoming.empty() && peer < transport_.world_size(); ++peer) {
-    if (peer != operation.root) outgoing.push_back({peer, data});
+void MessageCollectives::compare_parts(const Operation& operation) const {
+  for (int peer = 0; peer < world_size_; ++peer) {
+    const Call& call = transport_.call_of(peer);
+    const std::size_t due = place_of(operation, peer, call.reach).size();
+    if (peer == rank_ || call.message_bytes == due) continue;
+    const std::size_t size = size_of(operation.dtype);
+    throw Error(
+        ErrorCode::Mismatch,
+        fmt::format("in {}, rank {} sends {} elements to rank {}, which has a place for {}. receive_counts must "
+                    "be what the others' send_counts say",
+                    describe(call.signature), peer, call.message_bytes / size, rank_, due / size),
+        rank_, peer);
   }
-  transport_.exchange(outgoing, incoming, deadline);
+}
+
+std::size_t MessageCollectives::least_reach(const Operation& operation) const {
+  std::size_t least = operation.count;
+  for (int peer = 0; peer < world_size_; ++peer) {
+    least = std::min<std::size_t>(least, transport_.call_of(peer).reach);
+  }
+  return least;
+}
+
+void MessageCollectives::note_weights(const Operation& operation) {
+  weights_.clear();
+  if (!reduces(operation.kind) || operation.reduce != ReduceOp::Mean) return;
+  for (int peer = 0; peer < world_size_; ++peer) weights_.push_back(transport_.call_of(peer).weight);
+}
+
+// What this rank has for `peer`, where `count` elements of the whole, or of each even part, are carried out.
+MessageCollectives::Bytes MessageCollectives::message_to(const Operation& operation, int peer,
+                                                         std::size_t count) const {
+  const std::size_t size = size_of(operation.dtype);
+  const auto part = [&](int of) -> Bytes {
+    const std::size_t elements = operation.counts.empty() ? count : in_part_count(operation, of);
+    return {operation.in + in_part_begin(operation, of) * size, elements * size};
+  };
+  switch (operation.kind) {
+    case Collective::AllReduce: return {operation.in, count * size};
+    case Collective::Reduce: return peer == operation.root ? Bytes(operation.in, count * size) : Bytes();
+    case Collective::Broadcast: return rank_ == operation.root ? Bytes(operation.in, count * size) : Bytes();
+    case Collective::ReduceScatter:
+    case Collective::AllToAll: return part(peer);
+    case Collective::Scatter: return rank_ == operation.root ? part(peer) : Bytes();
+    case Collective::Gather:
+      if (peer != operation.root) return {};
+      [[fallthrough]];
+    case Collective::AllGather:
+      return {operation.in, (operation.counts.empty() ? count : in_part_count(operation, rank_)) * size};
+    case Collective::Barrier: return {};
+  }
+  return {};
+}
+
+// Where a message from `peer` goes, of operations that only move data.
+std::span<std::byte> MessageCollectives::place_of(const Operation& operation, int peer, std::size_t count) const {
+  const std::size_t size = size_of(operation.dtype);
+  switch (operation.kind) {
+    case Collective::Broadcast:
+      if (peer != operation.root) return {};
+      return {operation.out, count * size};
+    case Collective::Scatter:
+      if (peer != operation.root) return {};
+      return {operation.out, (operation.counts.empty() ? count : out_part_count(operation, rank_)) * size};
+    case Collective::Gather:
+      if (rank_ != operation.root) return {};
+      [[fallthrough]];
+    case Collective::AllGather:
+    case Collective::AllToAll:
+      return {operation.out + out_part_begin(operation, peer) * size,
+              (operation.counts.empty() ? count : out_part_count(operation, peer)) * size};
+    default: return {};
+  }
+}
+
+void MessageCollectives::keep_own_part(const Operation& operation, std::size_t count) const {
+  if (operation.kind == Collective::Broadcast) return;  // always in place
+  const auto place = place_of(operation, rank_, count);
+  const std::size_t size = size_of(operation.dtype);
+  const bool own_is_part = operation.kind == Collective::Scatter || operation.kind == Collective::AllToAll;
+  const std::byte* from = operation.in + (own_is_part ? in_part_begin(operation, rank_) * size : 0);
+  if (!place.empty() && from != place.data()) std::memcpy(place.data(), from, place.size());
+}
+
+void MessageCollectives::reduce_riders(const Operation& operation, std::size_t count) {
+  if (has_root(operation.kind) && rank_ != operation.root) return;
+  const bool part = operation.kind == Collective::ReduceScatter;
+  if (part && !operation.counts.empty()) count = operation.counts[static_cast<std::size_t>(rank_)];
+  sources_.clear();
+  for (int peer = 0; peer < world_size_; ++peer) {
+    const std::byte* own = operation.in + (part ? in_part_begin(operation, rank_) * size_of(operation.dtype) : 0);
+    sources_.push_back(peer == rank_ ? own : rider(peer, count * size_of(operation.dtype)));
+  }
+  std::byte* const destination[] = {operation.out};
+  if (count > 0) reduce(operation.reduce, operation.dtype, sources_, destination, count, weights_);
+}
+
+// A peer that calls the same has as much to bring; never read past what it brought.
+const std::byte* MessageCollectives::rider(int peer, std::size_t bytes) const {
+  const Bytes rider = transport_.rider_of(peer);
+  if (rider.size() >= bytes) return rider.data();
+  throw Error(ErrorCode::Corrupt, fmt::format("rank {} sent {} bytes where {} were due", peer, rider.size(), bytes),
+              rank_, peer);
+}
+
+void MessageCollectives::exchange_parts(const Operation& operation, std::size_t count, const Patience& patience) {
+  two_step_.clear();
+  for (int peer = 0; peer < world_size_; ++peer) {
+    if (peer == rank_) continue;
+    if (!riders_[static_cast<std::size_t>(peer)].rides) two_step_.send(peer, message_to(operation, peer, count));
+    const auto place = place_of(operation, peer, count);
+    if (transport_.rider_of(peer).empty()) two_step_.receive(peer, place);
+    else if (!place.empty()) std::memcpy(place.data(), rider(peer, place.size()), place.size());
+  }
+  keep_own_part(operation, count);
+  if (operation.kind == Collective::AllToAll && operation.in == operation.out) two_step_.swap_in_place();
+  if (!two_step_.finished()) transport_.run(two_step_, patience);
+}
+
+void MessageCollectives::reduce_slices(const Operation& operation, std::size_t count, const Patience& patience) {
+  const std::size_t size = size_of(operation.dtype);
+  const auto slice = [&](int of) {
+    const Slice elements = slice_of(count, operation.dtype, of, world_size_);
+    return Slice{elements.begin * size, elements.count * size};
+  };
+  const bool everyone = operation.kind == Collective::AllReduce;
+  const bool receives = everyone || rank_ == operation.root;
+  const Slice own = slice(rank_);
+  two_step_.clear();
+  for (int peer = 0; peer < world_size_; ++peer) {
+    if (peer == rank_) continue;
+    const Slice theirs = slice(peer);
+    two_step_.send(peer, {operation.in + theirs.begin, theirs.count});
+    if (receives) two_step_.receive_slice(peer, {operation.out + theirs.begin, theirs.count});
+    if (everyone || peer == operation.root) two_step_.send_slice(peer);
+  }
+  if (!receives && slice_.size() < own.count) slice_.resize(own.count);
+  std::byte* to = receives ? operation.out + own.begin : slice_.data();
+  two_step_.reduce_slice(operation.reduce, operation.dtype, weights_, operation.in + own.begin, {to, own.count});
+  transport_.run(two_step_, patience);
+}
+
+void MessageCollectives::reduce_parts(const Operation& operation, std::size_t count, const Patience& patience) {
+  two_step_.clear();
+  for (int peer = 0; peer < world_size_; ++peer) {
+    if (peer != rank_) two_step_.send(peer, message_to(operation, peer, count));
+  }
+  const Bytes own = message_to(operation, rank_, count);
+  two_step_.reduce_slice(operation.reduce, operation.dtype, weights_, own.data(), {operation.out, own.size()});
+  transport_.run(two_step_, patience);
+}
+
+// The root sends a slice to each of the others, and these pass theirs on to each other.
+void MessageCollectives::broadcast_slices(const Operation& operation, std::size_t count, const Patience& patience) {
+  const std::size_t size = size_of(operation.dtype);
+  const auto slice = [&](int of) {
+    const Slice elements = slice_of(count, operation.dtype, of, world_size_);
+    return std::span(operation.out + elements.begin * size, elements.count * size);
+  };
+  two_step_.clear();
+  for (int peer = 0; peer < world_size_; ++peer) {
+    if (peer == rank_) continue;
+    if (rank_ == operation.root) two_step_.send(peer, slice(peer));
+    else two_step_.receive_slice(peer, slice(peer));
+    if (peer != operation.root) two_step_.send_slice(peer);
+  }
+  if (rank_ == operation.root) two_step_.have_slice(slice(rank_));
+  else two_step_.forward_slice(operation.root, slice(rank_));
+  transport_.run(two_step_, patience);
 }
 
 Buffer allocate_on_heap(std::size_t bytes) {

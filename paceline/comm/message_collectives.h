@@ -3,40 +3,64 @@
 #include <vector>
 
 #include "paceline/comm/engine.h"
-#include "paceline/comm/signature.h"
+#include "paceline/comm/ring.h"
 #include "paceline/comm/transport.h"
+#include "paceline/comm/two_step.h"
 
 namespace paceline {
 
-/// The collectives over messages, each to all peers at once ("direct"). For N ranks with S bytes, all-reduce sends
-/// 2 (N - 1) / N S in two rounds: slices to their owners, who add them up in rank order, and the sums back. The result
-/// has the same bits as in shared memory.
+/// The collectives over messages. First every rank tells every other one what it calls, so that a difference is found
+/// before anything is combined. Small messages ride with that, and the operation is complete after one round. Otherwise
+/// the data follow: each message straight to its receiver (gather, scatter, all-gather, all-to-all), or in slices
+/// (TwoStep: all-reduce, reduce, broadcast, reduce-scatter), or round a Ring.
 ///
-/// Before any data, ranks exchange what they call, so that a difference is found before anything is combined.
+/// All sums but the ring's are taken in rank order, and have the same bits as in shared memory.
 class MessageCollectives {
  public:
-  explicit MessageCollectives(Transport& transport) : transport_(transport) {}
+  /// `preferred` is how large all-reduces are carried out that say Auto: Direct or Ring; the same on all ranks.
+  explicit MessageCollectives(Transport& transport, Algorithm preferred = Algorithm::Direct);
 
-  /// Blocks. Returns when the last rank was seen to enter the operation.
-  Nanoseconds carry_out(const Operation& operation, std::uint64_t number, Deadline deadline);
+  /// OneShot, Direct or Ring. Throws InvalidArgument for what an operation asks for in vain.
+  Algorithm algorithm(const Operation& operation) const;
+
+  struct Outcome {
+    std::size_t carried_out;   ///< As Engine has it.
+    Nanoseconds last_arrival;  ///< When the last rank was seen to enter the operation; 0 where it is not timed.
+  };
+  /// Blocks. `chosen` is what algorithm() says.
+  Outcome carry_out(const Operation& operation, Algorithm chosen, std::uint64_t number, const Patience& patience);
 
  private:
-  struct Header {
-    Signature signature;
-    double weight;
-  };
+  using Bytes = std::span<const std::byte>;
 
-  void agree(const Operation& operation, std::uint64_t number, Deadline deadline);
-  void all_reduce(const Operation& operation, Deadline deadline);
-  void reduce_scatter(const Operation& operation, Deadline deadline);
-  void all_gather(const Operation& operation, Deadline deadline);
-  void broadcast(const Operation& operation, Deadline deadline);
-  /// Receives this rank's part from all peers and reduces it with its own `part` into `to`.
-  void reduce_part(const Operation& operation, std::span<const Outgoing> outgoing, const std::byte* part, std::byte* to,
-                   std::size_t count, Deadline deadline);
+  bool is_small(const Operation& operation) const;
+  void enter(const Operation& operation, std::uint64_t number, bool rides, const Patience& patience);
+  void compare_signatures() const;
+  void compare_parts(const Operation& operation) const;
+  std::size_t least_reach(const Operation& operation) const;
+  void note_weights(const Operation& operation);
+
+  Bytes message_to(const Operation& operation, int peer, std::size_t count) const;
+  std::span<std::byte> place_of(const Operation& operation, int peer, std::size_t count) const;
+  void keep_own_part(const Operation& operation, std::size_t count) const;
+  const std::byte* rider(int peer, std::size_t bytes) const;
+  void reduce_riders(const Operation& operation, std::size_t count);
+  void exchange_parts(const Operation& operation, std::size_t count, const Patience& patience);
+  void reduce_slices(const Operation& operation, std::size_t count, const Patience& patience);
+  void reduce_parts(const Operation& operation, std::size_t count, const Patience& patience);
+  void broadcast_slices(const Operation& operation, std::size_t count, const Patience& patience);
 
   Transport& transport_;
-  std::vector<Header> headers_;  // of the current operation, by rank
+  const Algorithm preferred_;
+  const int rank_, world_size_;
+
+  // Scratch, kept so that a steady step allocates nothing.
+  std::vector<Rider> riders_;
+  std::vector<double> weights_;
+  std::vector<const std::byte*> sources_;
+  std::vector<std::byte> slice_;
+  TwoStep two_step_;
+  Ring ring_;
 };
 
 /// Memory for engines that reach all of it.

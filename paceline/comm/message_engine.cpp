@@ -1,105 +1,145 @@
 #include "paceline/comm/message_engine.h"
 
-#include <fmt/format.h>
-
 #include <exception>
 
 namespace paceline {
+namespace {
 
-MessageEngine::MessageEngine(std::unique_ptr<Transport> transport, Nanoseconds timeout)
-    : transport_(std::move(transport)), timeout_(timeout), collectives_(*transport_), thread_([this] { run(); }) {}
+// As in shared memory: longer than a peer that runs needs to arrive, shorter than what a sleep and a wake-up cost. The
+// engine's own thread does not spin, as it would take the time from what runs meanwhile.
+constexpr Nanoseconds kSpin = std::chrono::microseconds(50);
+
+}  // namespace
+
+MessageEngine::MessageEngine(std::unique_ptr<Transport> transport, Nanoseconds timeout, Algorithm preferred)
+    : transport_(std::move(transport)),
+      timeout_(timeout),
+      collectives_(*transport_, preferred),
+      thread_([this] { carry_out_behind(); }) {}
 
 MessageEngine::~MessageEngine() {
   bool unfinished = false;
   {
-    std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     stopping_ = true;
     unfinished = started_ > completed_ && !failure_;
   }
-  changed_.notify_all();
+  work_.notify_all();
   if (unfinished) {
     transport_->fail({ErrorCode::Aborted, "ended its communicator with operations outstanding", transport_->rank()});
   }
-  transport_->leave();
   thread_.join();
+  transport_->leave();
 }
 
 Buffer MessageEngine::allocate(std::size_t bytes) { return allocate_on_heap(bytes); }
 
-Algorithm MessageEngine::algorithm(const Operation& operation) const {
-  if (operation.algorithm == Algorithm::Auto || operation.algorithm == Algorithm::Direct) return Algorithm::Direct;
-  throw Error(ErrorCode::InvalidArgument,
-              fmt::format("there is no algorithm {} over messages; it has direct", to_string(operation.algorithm)));
+std::uint64_t MessageEngine::start(const Operation& operation, Algorithm chosen) {
+  Lock lock(mutex_);
+  const std::uint64_t number = enqueue(operation, chosen, lock);
+  if (!busy_) work_.notify_one();
+  return number;
 }
 
-std::uint64_t MessageEngine::start(const Operation& operation, Algorithm) {
-  std::lock_guard lock(mutex_);
+std::uint64_t MessageEngine::run(const Operation& operation, Algorithm chosen) {
+  Lock lock(mutex_);
+  const std::uint64_t number = enqueue(operation, chosen, lock);
+  wait(number, lock);
+  return number;
+}
+
+std::uint64_t MessageEngine::enqueue(const Operation& operation, Algorithm chosen, Lock& lock) {
   if (failure_) throw Error(*failure_);
-  queue_.push_back(operation);
-  counts_[(started_ + 1) % counts_.size()] = operation.count;
-  timings_[(started_ + 1) % timings_.size()].launched = now();
-  changed_.notify_all();
-  return ++started_;
+  transport_->check();  // or it was aborted
+  if (started_ - completed_ >= kOutstanding) wait(started_ + 1 - kOutstanding, lock);
+  Slot& next = slot(++started_);
+  next.operation = operation;
+  next.chosen = chosen;
+  next.timing = {};
+  if (operation.timed) next.timing.launched = now();
+  return started_;
 }
 
 bool MessageEngine::test(std::uint64_t operation) {
-  std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   if (completed_ < operation && failure_) throw Error(*failure_);
   return completed_ >= operation;
 }
 
 void MessageEngine::wait(std::uint64_t operation) {
-  std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] { return completed_ >= operation || failure_; });
+  Lock lock(mutex_);
+  wait(operation, lock);
+}
+
+void MessageEngine::wait(std::uint64_t operation, Lock& lock) {
+  waiting_ = true;
+  while (completed_ < operation && !failure_) {
+    if (busy_) done_.wait(lock);
+    else carry_out_next(lock, kSpin);
+  }
+  waiting_ = false;
   if (completed_ < operation) throw Error(*failure_);
+  if (started_ > completed_ && !failure_) work_.notify_one();
 }
 
 std::size_t MessageEngine::carried_out(std::uint64_t operation) const {
-  std::lock_guard lock(mutex_);
-  return counts_[operation % counts_.size()];
+  const Lock lock(mutex_);
+  return slot(operation).carried_out;
 }
 
 OperationTiming MessageEngine::timing(std::uint64_t operation) const {
-  std::lock_guard lock(mutex_);
-  if (started_ - operation >= timings_.size() / 2) {
+  const Lock lock(mutex_);
+  if (started_ - operation >= slots_.size() / 2) {
     throw Error(ErrorCode::InvalidArgument,
                 fmt::format("when operation #{} ran is no longer known: ask before {} more are started", operation,
-                            timings_.size() / 2));
+                            slots_.size() / 2));
   }
-  return timings_[operation % timings_.size()];
+  return slot(operation).timing;
 }
 
-void MessageEngine::run() {
-  std::unique_lock lock(mutex_);
+void MessageEngine::carry_out_behind() {
+  Lock lock(mutex_);
   for (;;) {
-    changed_.wait(lock, [&] { return stopping_ || !queue_.empty(); });
+    work_.wait(lock, [&] { return stopping_ || (started_ > completed_ && !busy_ && !waiting_ && !failure_); });
     if (stopping_) return;
-    const Operation operation = queue_.front();
-    queue_.pop_front();
-    const std::uint64_t number = completed_ + 1;
-    OperationTiming& timing = timings_[number % timings_.size()];
-    lock.unlock();
-    std::optional<Error> failure;
-    Nanoseconds last_arrival{};
-    try {
-      last_arrival = collectives_.carry_out(operation, number, Deadline(timeout_));
-    } catch (const Error& error) {
-      failure = error;
-    } catch (const std::exception& error) {
-      failure.emplace(ErrorCode::System, error.what(), transport_->rank());
-    }
-    if (failure) transport_->fail(*failure);
-    lock.lock();
-    if (failure) {
-      failure_ = failure;
-      changed_.notify_all();
-      return;
-    }
-    timing.last_arrival = last_arrival;
-    timing.completed = now();
-    completed_ = number;
-    changed_.notify_all();
+    carry_out_next(lock, Nanoseconds(0));
   }
+}
+
+void MessageEngine::carry_out_next(Lock& lock, Nanoseconds spin) {
+  const std::uint64_t number = completed_ + 1;
+  Slot& current = slot(number);
+  busy_ = true;
+  lock.unlock();
+  std::optional<Error> failure;
+  MessageCollectives::Outcome outcome{};
+  try {
+    outcome = collectives_.carry_out(current.operation, current.chosen, number, {timeout_, spin});
+  } catch (const Error& error) {
+    failure = error;
+  } catch (const std::exception& error) {
+    failure.emplace(ErrorCode::System, error.what(), transport_->rank());
+  }
+  if (failure) {
+    // Another rank may have been first: what the group agrees on is thrown here too.
+    transport_->fail(*failure);
+    try {
+      transport_->check();
+    } catch (const Error& first) {
+      failure = first;
+    }
+  }
+  lock.lock();
+  busy_ = false;
+  if (failure) {
+    failure_ = failure;
+  } else {
+    current.carried_out = outcome.carried_out;
+    current.timing.last_arrival = outcome.last_arrival;
+    if (current.operation.timed) current.timing.completed = now();
+    completed_ = number;
+  }
+  if (waiting_ || failure_) done_.notify_all();
 }
 
 }  // namespace paceline

@@ -3,7 +3,6 @@
 #include <array>
 #include <condition_variable>
 #include <cstdint>
-#include <deque>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -13,20 +12,21 @@
 
 namespace paceline {
 
-/// Collectives over messages. One thread of its own carries operations out, in order, so that they overlap with what
-/// the caller does meanwhile.
+/// Collectives over messages. Operations are carried out in order by whichever thread is there: the caller's while it
+/// waits, otherwise one of the engine's own, so that they overlap with what the caller does meanwhile.
 class MessageEngine final : public Engine {
  public:
-  MessageEngine(std::unique_ptr<Transport> transport, Nanoseconds timeout);
+  MessageEngine(std::unique_ptr<Transport> transport, Nanoseconds timeout, Algorithm preferred = Algorithm::Direct);
   /// Operations that are not complete fail, on all ranks.
   ~MessageEngine() override;
 
-  const char* name() const override { return "messages"; }
+  const char* name() const override { return transport_->name(); }
   Buffer allocate(std::size_t bytes) override;
   bool reaches_all() const override { return true; }
   bool reaches(const void*, std::size_t) const override { return true; }
-  Algorithm algorithm(const Operation& operation) const override;
+  Algorithm algorithm(const Operation& operation) const override { return collectives_.algorithm(operation); }
   std::uint64_t start(const Operation& operation, Algorithm chosen) override;
+  std::uint64_t run(const Operation& operation, Algorithm chosen) override;
   bool test(std::uint64_t operation) override;
   void wait(std::uint64_t operation) override;
   std::size_t carried_out(std::uint64_t operation) const override;
@@ -34,22 +34,38 @@ class MessageEngine final : public Engine {
   void check() const override { transport_->check(); }
   void abort(const Error& cause) noexcept override { transport_->fail(cause); }
 
+  const Transport& transport() const { return *transport_; }
+
  private:
-  void run();
+  static constexpr std::uint64_t kOutstanding = 64;
+  struct Slot {
+    Operation operation;
+    Algorithm chosen{};
+    std::size_t carried_out = 0;
+    OperationTiming timing{};
+  };
+  using Lock = std::unique_lock<std::mutex>;
+
+  Slot& slot(std::uint64_t number) { return slots_[number % slots_.size()]; }
+  const Slot& slot(std::uint64_t number) const { return slots_[number % slots_.size()]; }
+  std::uint64_t enqueue(const Operation& operation, Algorithm chosen, Lock& lock);
+  void wait(std::uint64_t operation, Lock& lock);
+  void carry_out_next(Lock& lock, Nanoseconds spin);
+  void carry_out_behind();
 
   const std::unique_ptr<Transport> transport_;
   const Nanoseconds timeout_;
-  MessageCollectives collectives_;
+  MessageCollectives collectives_;  // used by one thread at a time, the busy one
 
   mutable std::mutex mutex_;
-  std::condition_variable changed_;
+  std::condition_variable work_, done_;  // for the engine's thread, and for waiting callers
   // Guarded by mutex_.
-  std::deque<Operation> queue_;
   std::uint64_t started_ = 0, completed_ = 0;
+  bool busy_ = false;     // a thread carries out completed_ + 1
+  bool waiting_ = false;  // the caller does, or will
   bool stopping_ = false;
   std::optional<Error> failure_;
-  std::array<OperationTiming, 128> timings_{};
-  std::array<std::size_t, 128> counts_{};
+  std::array<Slot, 2 * kOutstanding> slots_;
 
   std::thread thread_;
 };

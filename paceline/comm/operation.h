@@ -26,7 +26,8 @@ const char* to_string(Collective collective);
 /// How an operation is carried out. Engines choose (Auto) and refuse what they do not have.
 enum class Algorithm : std::uint8_t {
   Auto,
-  OneShot,  ///< Shared memory: inputs ride in slots, every rank reduces all of it for itself. Up to 1 KiB of input.
+  OneShot,  ///< Inputs ride with what ranks tell each other first, every rank reduces all of it for itself. Up to 1 KiB
+            ///< in shared memory, 64 KiB for all of a rank's peers over TCP.
   Slices,   ///< Shared memory: rank r reduces slice r from all ranks' memory to all ranks' memory.
   Tickets,  ///< Shared memory: the same by chunks, each done by whichever rank is awake.
   Direct,   ///< Messages: slices to their owners, which add them up in rank order, and back.

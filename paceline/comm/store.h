@@ -19,7 +19,8 @@ class Store {
   virtual ~Store() = default;
   /// Sets or replaces a value and wakes all that wait for it.
   virtual void set(std::string_view key, std::string_view value) = 0;
-  /// Blocks until the key is set. Throws Timeout, which names the key, at the deadline.
+  /// Blocks until the key is set. Still gives what was set before the job failed. Throws Timeout, which names the key,
+  /// at the deadline.
   virtual std::string get(std::string_view key, Deadline deadline) = 0;
   /// Adds to the counter of this name (0 at first) and returns the new value.
   virtual std::int64_t add(std::string_view key, std::int64_t delta) = 0;

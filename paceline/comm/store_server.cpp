@@ -240,7 +240,8 @@ void StoreServer::Impl::handle(Connection& connection, const StoreMessage& reque
     return reply(connection, {.op = StoreOp::Done});
   }
   connection.used = true;
-  if (const auto& first = state_.first_failure()) return reply(connection, failed(*first));
+  const auto& first = state_.first_failure();
+  if (first && request.op != StoreOp::Get) return reply(connection, failed(*first));
   switch (request.op) {
     case StoreOp::Set:
       return reply(connection, state_.set(request.key, request.value) ? StoreMessage{.op = StoreOp::Done} : full());
@@ -260,10 +261,10 @@ void StoreServer::Impl::handle(Connection& connection, const StoreMessage& reque
 void StoreServer::Impl::answer_waiting(Connection& connection) {
   const Wait& wait = *connection.wait;
   StoreMessage answer;
-  if (const auto& first = state_.first_failure()) {
-    answer = failed(*first);
-  } else if (const std::string* value = state_.find(wait.key)) {
+  if (const std::string* value = state_.find(wait.key)) {
     answer = {.op = StoreOp::Found, .value = *value};
+  } else if (const auto& first = state_.first_failure()) {
+    answer = failed(*first);
   } else if (wait.deadline.passed()) {
     answer = {.op = StoreOp::TimedOut};
   } else {

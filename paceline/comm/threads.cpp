@@ -1,8 +1,11 @@
 #include "paceline/comm/threads.h"
 
+#include <fmt/format.h>
+
 #include <exception>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -10,6 +13,7 @@
 #include "paceline/comm/comm_state.h"
 #include "paceline/comm/message_engine.h"
 #include "paceline/comm/shm_engine.h"
+#include "paceline/comm/tcp_engine.h"
 #include "paceline/comm/thread_transport.h"
 
 namespace paceline {
@@ -20,12 +24,20 @@ class ThreadWorld {
  public:
   explicit ThreadWorld(ThreadWorldOptions options) : options_(std::move(options)) {}
 
+  /// A rank could not join; the others wait for it.
+  void fail(int rank, const char* reason) {
+    store_->fail(rank, to_string(ErrorCode::Aborted), fmt::format("rank {} gave up: {}", rank, reason));
+  }
+
   std::unique_ptr<Engine> make_engine(const std::string& name, int rank, int world_size) {
     if (options_.engine == ThreadEngine::Messages) {
       auto hub =
           shared(hubs_, name, world_size, [&] { return std::make_shared<MessageHub>(world_size, options_.faults); });
       return std::make_unique<MessageEngine>(std::make_unique<ThreadTransport>(std::move(hub), rank),
                                              options_.comm.timeout);
+    }
+    if (options_.engine == ThreadEngine::Tcp) {
+      return make_tcp_engine(store_, name, rank, world_size, options_.tcp, options_.comm.timeout);
     }
     ShmGroup group;
     group.rank = rank;
@@ -53,6 +65,7 @@ class ThreadWorld {
   }
 
   const ThreadWorldOptions options_;
+  const std::shared_ptr<Store> store_ = make_memory_store();
   std::mutex mutex_;
   std::map<std::string, Meeting<std::shared_ptr<MessageHub>>> hubs_;
   std::map<std::string, Meeting<std::vector<std::shared_ptr<Segment>>>> segments_;
@@ -74,23 +87,21 @@ Comm make_comm(const std::shared_ptr<ThreadWorld>& world, int rank, int world_si
 void run_ranks(int world_size, const std::function<void(Comm)>& body, const ThreadWorldOptions& options) {
   if (world_size < 1) throw Error(ErrorCode::InvalidArgument, "run_ranks: the world size must be at least 1");
   const auto world = std::make_shared<ThreadWorld>(options);
-  std::vector<Comm> comms;
-  comms.reserve(static_cast<std::size_t>(world_size));
-  for (int rank = 0; rank < world_size; ++rank) comms.push_back(make_comm(world, rank, world_size));
-
   std::mutex mutex;
   std::exception_ptr first;
   const auto run_rank = [&](int rank) {
-    Comm comm = std::move(comms[rank]);
+    std::optional<Comm> comm;
     const auto failed = [&](const char* reason) {
       {
         std::lock_guard lock(mutex);
         if (!first) first = std::current_exception();
       }
-      comm.abort(reason);
+      if (comm) comm->abort(reason);
+      else world->fail(rank, reason);
     };
     try {
-      body(comm);
+      comm = make_comm(world, rank, world_size);
+      body(*comm);
     } catch (const std::exception& error) {
       failed(error.what());
     } catch (...) {

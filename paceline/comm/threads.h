@@ -12,11 +12,13 @@ namespace paceline {
 enum class ThreadEngine {
   SharedMemory,  ///< The engine of `paceline run` on segments of this process. The fast one.
   Messages,      ///< Messages through queues; can be made to fail on purpose.
+  Tcp,           ///< The engine between hosts, over loopback.
 };
 
 struct ThreadWorldOptions {
   ThreadEngine engine = ThreadEngine::SharedMemory;
   CommOptions comm;
+  TcpOptions tcp = {};  ///< For ThreadEngine::Tcp.
   /// For ThreadEngine::Messages: what happens to messages. Null means nothing does.
   std::shared_ptr<MessageFaults> faults;
 };

@@ -46,7 +46,7 @@ constexpr const char* kHelp =
 
 /// What the options were before they were checked.
 struct Arguments {
-  std::string workers, threads, timeout, run_dir;
+  std::string workers, threads, timeout, run_dir, transport;
   std::string grace = "2";
   std::vector<std::string> environment;
   bool no_tag = false;
@@ -63,6 +63,7 @@ class RunFormatter final : public CLI::Formatter {
 int whole_number(const std::string& option, const std::string& text, int from, int to);
 double seconds_from_zero(const std::string& option, const std::string& text);
 std::string checked_variable(const std::string& text);
+std::string checked_transport(const std::string& text);
 std::vector<std::string> program_of(const CLI::App& command, const Invocation& invocation);
 
 /// The file to execute, or why there is none.
@@ -86,6 +87,7 @@ RunOptions options_of(const CLI::App& command, const Invocation& invocation, con
   if (!arguments.threads.empty()) {
     options.threads_per_worker = whole_number("--threads-per-worker", arguments.threads, 1, 4096);
   }
+  if (!arguments.transport.empty()) options.transport = checked_transport(arguments.transport);
   if (!arguments.run_dir.empty()) options.run_dir = std::filesystem::absolute(arguments.run_dir).string();
   for (const std::string& variable : arguments.environment) {
     options.environment.push_back(checked_variable(variable));
@@ -104,6 +106,10 @@ void add_run_command(CLI::App& app, Invocation& invocation) {
       ->add_option("--threads-per-worker", arguments->threads,
                    "Compute threads a worker: sets OMP_, OPENBLAS_ and MKL_NUM_THREADS (1 unless they are set)")
       ->type_name("K");
+  command
+      ->add_option("--transport", arguments->transport,
+                   "How workers reach each other: shm (shared memory, the default) or tcp: PACELINE_TRANSPORT")
+      ->type_name("shm|tcp");
   command->add_option("--run-dir", arguments->run_dir, "A folder for the job's files: PACELINE_RUN_DIR")
       ->type_name("DIR");
   command->add_option("--timeout", arguments->timeout, "How long a rank waits for another (300): PACELINE_TIMEOUT")
@@ -158,6 +164,11 @@ std::string checked_variable(const std::string& text) {
     throw CLI::ValidationError("--env", fmt::format("takes KEY=VALUE, not \"{}\"", text));
   }
   return text;
+}
+
+std::string checked_transport(const std::string& text) {
+  if (text == "shm" || text == "tcp") return text;
+  throw CLI::ValidationError("--transport", fmt::format("takes shm or tcp, not \"{}\"", text));
 }
 
 std::vector<std::string> program_of(const CLI::App& command, const Invocation& invocation) {

@@ -46,6 +46,7 @@ std::vector<std::string> worker_environment(const RunOptions& options, const Job
   // One that is left over from an outer job would be wrong.
   variables.erase("PACELINE_RUN_DIR");
   if (options.run_dir) variables["PACELINE_RUN_DIR"] = *options.run_dir;
+  if (options.transport) variables["PACELINE_TRANSPORT"] = *options.transport;
   if (options.timeout_s) variables["PACELINE_TIMEOUT"] = std::to_string(*options.timeout_s);
 
   std::vector<std::string> assignments;

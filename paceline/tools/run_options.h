@@ -16,6 +16,7 @@ struct RunOptions {
   /// After the first failure: how long the others get to end by themselves.
   std::chrono::milliseconds grace{2000};
   std::optional<int> timeout_s;           ///< PACELINE_TIMEOUT.
+  std::optional<std::string> transport;   ///< PACELINE_TRANSPORT.
   std::optional<int> threads_per_worker;  ///< Overrides the environment when given.
   bool keep_freed_memory = true;          ///< Tune glibc's malloc, unless the environment does.
   std::optional<std::string> run_dir;     ///< PACELINE_RUN_DIR, absolute.

@@ -1,0 +1,17 @@
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "paceline/comm/message_engine.h"
+#include "paceline/comm/tcp_options.h"
+
+namespace paceline {
+
+class Store;
+
+/// Connects the ranks of a communicator over TCP (connect_tcp_group()) and carries out its operations.
+std::unique_ptr<MessageEngine> make_tcp_engine(const std::shared_ptr<Store>& store, const std::string& name, int rank,
+                                               int world_size, const TcpOptions& options, Nanoseconds timeout);
+
+}  // namespace paceline

@@ -1,0 +1,309 @@
+#include "paceline/comm/tcp_group.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <linux/tcp.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <sstream>
+
+#include "paceline/base/error.h"
+#include "paceline/comm/guests.h"
+#include "paceline/comm/handshake.h"
+#include "paceline/comm/store.h"
+#include "paceline/comm/tcp_address.h"
+#include "paceline/comm/tcp_socket.h"
+
+namespace paceline {
+namespace {
+
+/// What rank 0 says to all.
+struct Terms {
+  std::uint64_t generation = 0;
+  std::size_t segment_bytes = 0;
+  int all_reduce = 0;
+  std::string secret;  // hex; empty where all must have brought theirs
+};
+
+/// Where a rank listens.
+struct Whereabouts {
+  std::string host;  // the same for ranks that share one
+  int pid = 0;
+  std::vector<SocketAddress> addresses;
+};
+
+std::string key(const std::string& name, const char* what, int rank) {
+  return fmt::format("tcp/{}/{}/{}", name, what, rank);
+}
+
+std::uint64_t random_number() {
+  std::uint64_t number = 0;
+  std::memcpy(&number, Secret::random().bytes().data(), sizeof number);
+  return number;
+}
+
+Terms agree_on_terms(Store& store, const std::string& name, int rank, const TcpOptions& options, Deadline deadline) {
+  if (rank == 0) {
+    if (options.all_reduce != Algorithm::Direct && options.all_reduce != Algorithm::Ring) {
+      throw Error(ErrorCode::InvalidArgument, "TcpOptions::all_reduce must be Direct or Ring", rank);
+    }
+    if (options.segment_bytes < 4096 || options.segment_bytes > (std::size_t{16} << 20) ||
+        options.segment_bytes % 64 != 0) {
+      throw Error(ErrorCode::InvalidArgument,
+                  "TcpOptions::segment_bytes must be a multiple of 64 from 4096 to 16777216", rank);
+    }
+    store.set(key(name, "terms", 0),
+              fmt::format("{} {} {} {}", random_number(), options.segment_bytes, static_cast<int>(options.all_reduce),
+                          options.secret ? "" : Secret::random().hex()));
+  }
+  Terms terms;
+  std::istringstream text(store.get(key(name, "terms", 0), deadline));
+  text >> terms.generation >> terms.segment_bytes >> terms.all_reduce >> terms.secret;
+  return terms;
+}
+
+std::string this_host() {
+  std::ifstream file("/proc/sys/kernel/random/boot_id");
+  std::string id;
+  file >> id;
+  return id.empty() ? "unknown" : id;
+}
+
+std::string encode(const std::vector<SocketAddress>& addresses) {
+  std::string text = fmt::format("{} {}", this_host(), ::getpid());
+  for (const SocketAddress& address : addresses) text += fmt::format(" {} {}", address.host(), address.port());
+  return text;
+}
+
+Whereabouts decode(const std::string& text) {
+  Whereabouts result;
+  std::istringstream words(text);
+  std::string host;
+  std::uint16_t port = 0;
+  words >> result.host >> result.pid;
+  while (words >> host >> port) result.addresses.emplace_back(host, port);
+  return result;
+}
+
+// Waits until all ranks have said where they listen; a timeout names all that have not.
+std::vector<Whereabouts> gather_whereabouts(Store& store, const std::string& name, int world_size, Deadline deadline) {
+  std::vector<Whereabouts> all;
+  std::vector<int> missing;
+  for (int rank = 0; rank < world_size; ++rank) {
+    try {
+      const Deadline patience = missing.empty() ? deadline : Deadline(Nanoseconds(0));
+      all.push_back(decode(store.get(key(name, "address", rank), patience)));
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::Timeout) throw;
+      missing.push_back(rank);
+    }
+  }
+  if (missing.empty()) return all;
+  throw Error(
+      ErrorCode::Timeout,
+      fmt::format("joining '{}': rank {} of {} did not come within the time limit; were all workers started, and "
+                  "do all of them create this communicator?",
+                  name, fmt::join(missing, ", "), world_size),
+      Error::kNoRank, missing.front());
+}
+
+/// Meets the other ranks: calls lower ones, lets higher ones in.
+class Meeting {
+ public:
+  Meeting(Store& store, const std::string& name, TcpGroup& group, const Secret& secret, Deadline deadline)
+      : store_(store), name_(name), group_(group), secret_(secret), deadline_(deadline) {}
+
+  void call(int peer, const Whereabouts& at);
+  void let_in(Guests& guests, int how_many);
+
+ private:
+  enum class Outcome { Met, NotThere, HungUp };
+
+  Outcome call(int peer, const SocketAddress& address, std::string& why);
+  int world_size() const { return static_cast<int>(group_.sockets.size()); }
+  Introduction introduction(int caller, int acceptor) const {
+    return {group_.generation, static_cast<std::uint32_t>(caller), static_cast<std::uint32_t>(acceptor),
+            static_cast<std::uint32_t>(world_size())};
+  }
+
+  Store& store_;
+  const std::string& name_;
+  TcpGroup& group_;
+  const Secret& secret_;
+  const Deadline deadline_;
+};
+
+}  // namespace
+
+TcpGroup connect_tcp_group(Store& store, const std::string& name, int rank, int world_size, const TcpOptions& options,
+                           Deadline deadline) {
+  const auto addresses = addresses_to_bind(options.bind);
+  const auto exposed = std::find_if(addresses.begin(), addresses.end(), [](const auto& a) { return !a.is_loopback(); });
+  if (exposed != addresses.end() && !options.secret) {
+    throw Error(ErrorCode::InvalidArgument,
+                fmt::format("listening on {} needs a secret that all workers have, or anybody could join: give "
+                            "PACELINE_SECRET_FILE (a file with 64 hexadecimal digits, chmod 600)",
+                            exposed->host()),
+                rank);
+  }
+  std::vector<UniqueFd> listeners;
+  std::vector<SocketAddress> listening;
+  for (const SocketAddress& address : addresses) {
+    listeners.push_back(listen_on(address, options.first_port, options.last_port, std::max(world_size, 128)));
+    listening.push_back(local_address(listeners.back().get()));
+  }
+
+  const Terms terms = agree_on_terms(store, name, rank, options, deadline);
+  if (options.secret.has_value() != terms.secret.empty()) {
+    throw Error(ErrorCode::Mismatch,
+                fmt::format("joining '{}': rank 0 was given {} secret, but rank {} was given {}", name,
+                            terms.secret.empty() ? "a" : "no", rank, options.secret ? "one" : "none"),
+                rank, 0);
+  }
+  const Secret secret = options.secret ? *options.secret : Secret::from_hex(terms.secret);
+
+  TcpGroup group;
+  group.rank = rank;
+  group.generation = terms.generation;
+  group.all_reduce = static_cast<Algorithm>(terms.all_reduce);
+  group.segment_bytes = terms.segment_bytes;
+  group.sockets.resize(static_cast<std::size_t>(world_size));
+  group.addresses.resize(static_cast<std::size_t>(world_size));
+  group.pids.resize(static_cast<std::size_t>(world_size));
+
+  store.set(key(name, "address", rank), encode(listening));
+  const auto all = gather_whereabouts(store, name, world_size, deadline);
+  for (int peer = 0; peer < world_size; ++peer) {
+    group.pids[static_cast<std::size_t>(peer)] = all[static_cast<std::size_t>(peer)].pid;
+  }
+  const std::string host = this_host();
+  group.ranks_here =
+      static_cast<int>(std::count_if(all.begin(), all.end(), [&](const auto& a) { return a.host == host; }));
+
+  // Rank 0 only lets in, so nobody waits in a circle.
+  Meeting meeting(store, name, group, secret, deadline);
+  for (int peer = 0; peer < rank; ++peer) meeting.call(peer, all[static_cast<std::size_t>(peer)]);
+  Guests guests(std::move(listeners), secret);
+  meeting.let_in(guests, world_size - 1 - rank);
+  for (const UniqueFd& socket : group.sockets) {
+    if (socket) tune(socket.get(), options.silence, local_address(socket.get()).is_loopback());
+  }
+  return group;
+}
+
+namespace {
+
+// Tries all addresses, again and again: a peer's queue may be full, or a stranger's attempts may have pushed this rank
+// out.
+void Meeting::call(int peer, const Whereabouts& at) {
+  constexpr int kTries = 5;
+  const auto loopback = [](const SocketAddress& address) { return address.is_loopback(); };
+  if (at.host != this_host() && std::all_of(at.addresses.begin(), at.addresses.end(), loopback)) {
+    throw Error(ErrorCode::InvalidArgument,
+                fmt::format("joining '{}': rank {} is on another host than rank {}, but listens on loopback only. Say "
+                            "where to listen with PACELINE_BIND",
+                            name_, peer, group_.rank),
+                group_.rank, peer);
+  }
+  std::string why = "it gives no address";
+  Nanoseconds pause = std::chrono::milliseconds(5);
+  for (int hung_up = 0;;) {
+    for (const SocketAddress& address : at.addresses) {
+      const Outcome outcome = call(peer, address, why);
+      if (outcome == Outcome::Met) return;
+      if (outcome == Outcome::HungUp && ++hung_up >= kTries) {
+        throw Error(
+            ErrorCode::Mismatch,
+            fmt::format("joining '{}': rank {} at {} does not let rank {} in. Have all workers the same secret?", name_,
+                        peer, address.text(), group_.rank),
+            group_.rank, peer);
+      }
+    }
+    if (deadline_.passed()) {
+      throw Error(
+          ErrorCode::Timeout,
+          fmt::format("joining '{}': rank {} cannot be reached from rank {}: {}", name_, peer, group_.rank, why),
+          group_.rank, peer);
+    }
+    store_.add(key(name_, "joining", group_.rank), 0);  // throws if the job has failed meanwhile
+    ::poll(nullptr, 0, static_cast<int>(std::chrono::ceil<std::chrono::milliseconds>(pause).count()));
+    pause = std::min<Nanoseconds>(2 * pause, std::chrono::milliseconds(500));
+  }
+}
+
+Meeting::Outcome Meeting::call(int peer, const SocketAddress& address, std::string& why) {
+  constexpr Nanoseconds kForOneTry = std::chrono::seconds(10);
+  const Deadline patience(std::clamp(deadline_.left(), Nanoseconds(0), kForOneTry));
+  UniqueFd socket = connect_to(address, patience, why);
+  if (!socket) return Outcome::NotThere;
+  Handshake handshake(secret_);
+  Handshake::Challenge challenge;
+  if (!receive_all(socket.get(), challenge, patience)) {
+    why = fmt::format("nothing that speaks this protocol answers at {}", address.text());
+    return Outcome::NotThere;
+  }
+  const auto proof = handshake.prove(introduction(group_.rank, peer), challenge);
+  if (!proof) {
+    why = fmt::format("something else listens at {}", address.text());
+    return Outcome::NotThere;
+  }
+  Handshake::Answer answer;
+  if (!send_all(socket.get(), *proof, patience) || !receive_all(socket.get(), answer, patience) ||
+      !handshake.confirm(answer)) {
+    why = fmt::format("it hung up at {}", address.text());
+    return Outcome::HungUp;
+  }
+  group_.addresses[static_cast<std::size_t>(peer)] = address.text();
+  group_.sockets[static_cast<std::size_t>(peer)] = std::move(socket);
+  return Outcome::Met;
+}
+
+void Meeting::let_in(Guests& guests, int how_many) {
+  for (int met = 0; met < how_many;) {
+    const auto still_missing = [&] {
+      std::vector<int> missing;
+      for (int peer = group_.rank + 1; peer < world_size(); ++peer) {
+        if (!group_.sockets[static_cast<std::size_t>(peer)]) missing.push_back(peer);
+      }
+      return missing;
+    };
+    if (deadline_.passed()) {
+      const auto missing = still_missing();
+      throw Error(ErrorCode::Timeout,
+                  fmt::format("joining '{}': rank {} did not connect to rank {} within the time limit", name_,
+                              fmt::join(missing, ", "), group_.rank),
+                  group_.rank, missing.front());
+    }
+    auto guest = guests.next(std::min<Nanoseconds>(deadline_.left(), std::chrono::milliseconds(200)));
+    if (!guest) {
+      store_.add(key(name_, "joining", group_.rank), 0);
+      continue;
+    }
+    const auto caller = static_cast<int>(guest->introduction.caller);
+    Introduction due = introduction(caller, group_.rank);
+    if (guest->introduction.generation != due.generation) continue;  // another communicator's: sent away
+    if (guest->introduction != due || caller <= group_.rank || caller >= world_size()) {
+      throw Error(ErrorCode::Mismatch,
+                  fmt::format("joining '{}': rank {} of {} came to see rank {}, but this is rank {} of {}; start all "
+                              "workers of a job with one launcher",
+                              name_, caller, guest->introduction.world_size, guest->introduction.acceptor, group_.rank,
+                              world_size()),
+                  group_.rank, caller);
+    }
+    if (!send_all(guest->socket.get(), guest->answer, Deadline(std::chrono::seconds(2)))) continue;
+    UniqueFd& place = group_.sockets[static_cast<std::size_t>(caller)];
+    if (!place) ++met;  // or it comes again, having lost the first connection on the way
+    group_.addresses[static_cast<std::size_t>(caller)] = guest->address;
+    place = std::move(guest->socket);
+  }
+}
+
+}  // namespace
+}  // namespace paceline
