@@ -1,5 +1,7 @@
 #include "paceline/comm/message_engine.h"
 
+#include <fmt/format.h>
+
 #include <exception>
 
 namespace paceline {
