@@ -132,6 +132,18 @@ TEST(BenchJob, UncheckedResultsAreNotCalledRight) {
   EXPECT_EQ(job.out().find("wrong elements"), std::string::npos) << job.out();
 }
 
+TEST(BenchJob, MeasuresTcpWithoutARoofline) {
+  Job job(bench({"all_reduce", "-n", "2", "-b", "4K", "-e", "4K", "--transport", "tcp", "--json", "-"}));
+  EXPECT_EQ(job.wait(), 0) << job.err();
+  const json report = json::parse(job.out());
+  EXPECT_EQ(report.at("transport"), "tcp");
+  for (const json& result : report.at("results")) {
+    EXPECT_EQ(result.at("wrong"), 0);
+    EXPECT_EQ(result.at("algorithm"), "direct");
+    EXPECT_TRUE(result.at("roofline_fraction").is_null());
+  }
+}
+
 TEST(BenchJob, IsAWorkerInsideOfAJob) {
   std::vector<std::string> arguments{"run", "-n", "3", "--no-tag", "--", PACELINE_BINARY};
   const auto inner = bench({"all_gather", "-b", "12", "-e", "12K", "-f", "32"});
@@ -163,7 +175,6 @@ TEST(BenchJob, BadUseIsOneLineAndExitCode64) {
       {{"all_reduce", "--type", "quad"}, "--type takes one of float"},
       {{"all_reduce", "--op", "prod"}, "--op takes one of sum, mean, min, max, not \"prod\""},
       {{"all_reduce", "--transport", "ib"}, "--transport takes one of shm, tcp"},
-      {{"all_reduce", "--transport", "tcp"}, "there is no transport tcp yet"},
       {{"all_reduce", "--algorithm", "tree"}, "--algorithm takes one of auto, one_shot, slices, tickets"},
       {{"all_reduce", "--buffers", "gpu"}, "--buffers takes one of registered, private"},
       {{"broadcast", "-n", "2", "--root", "2"}, "--root 2 is no rank of 2"},

@@ -61,7 +61,7 @@ constexpr const char* kHelp =
 /// What the options were before they were checked.
 struct Arguments {
   std::string collective, workers, from, to, factor, step, type = "float", op = "sum", root = "0";
-  std::string transport = "shm", algorithm = "auto", buffers = "registered";
+  std::string transport, algorithm = "auto", buffers = "registered";
   std::string warmup = "5", iterations, seconds = "0.3", json, plot;
   bool no_check = false, check = false, dirty = false, in_place = false, out_of_place = false;
 };
@@ -96,7 +96,7 @@ void add_bench_command(CLI::App& app, Invocation& invocation) {
   option("--type", arguments->type, "TYPE", "float, double, half, bfloat16, int32, int64 or uint8 (float)");
   option("--op", arguments->op, "OP", "sum, mean, min or max (sum)");
   option("-r,--root", arguments->root, "RANK", "The root, where there is one (0)");
-  option("--transport", arguments->transport, "NAME", "shm or tcp (shm)");
+  option("--transport", arguments->transport, "NAME", "shm or tcp (PACELINE_TRANSPORT, or shm)");
   option("--algorithm", arguments->algorithm, "NAME",
          "auto, or one that the transport has: one_shot, slices, tickets; direct, ring (auto)");
   option("--buffers", arguments->buffers, "KIND",
@@ -167,7 +167,9 @@ BenchOptions options_of(const Arguments& arguments) {
   options.dtype = dtype_named(arguments.type);
   options.reduce = reduce_op_named(arguments.op);
   options.root = whole_number("--root", arguments.root, 0, kMaxWorkers);
-  options.transport = transport_named(arguments.transport);
+  const char* job_transport = std::getenv("PACELINE_TRANSPORT");
+  if (!arguments.transport.empty()) options.transport = transport_named(arguments.transport);
+  else if (job_transport != nullptr && *job_transport != '\0') options.transport = transport_named(job_transport);
   options.algorithm = algorithm_named(arguments.algorithm);
   options.buffers = buffers_named(arguments.buffers);
   options.warmup = whole_number("--warmup", arguments.warmup, 0, 1'000'000);

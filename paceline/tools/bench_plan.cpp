@@ -36,7 +36,6 @@ namespace {
 void check_options(const BenchOptions& options, int world_size) {
   const auto refuse = [](const std::string& message) { return Error(ErrorCode::InvalidArgument, message); };
   const CollectiveTraits& traits = *options.collective;
-  if (options.transport == BenchTransport::Tcp) throw refuse("there is no transport tcp yet; leave out --transport");
   if (options.root < 0 || options.root >= world_size) {
     throw refuse(
         fmt::format("--root {} is no rank of {}: take one from 0 to {}", options.root, world_size, world_size - 1));

@@ -2,6 +2,7 @@
 
 #include <cstdlib>
 
+#include "paceline/tools/bench_names.h"
 #include "paceline/tools/run_front.h"
 #include "paceline/tools/run_options.h"
 
@@ -16,6 +17,7 @@ int run_bench_workers(const BenchOptions& options, const std::vector<std::string
   run.program.insert(run.program.end(), arguments.begin(), arguments.end());
   run.executable = "/proc/self/exe";
   run.tag = false;
+  run.transport = to_string(options.transport);
   return run_front(run);
 }
 

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
+#include <cstdlib>
 #include <ctime>
 #include <exception>
 #include <optional>
@@ -18,6 +19,7 @@
 #include "paceline/base/error.h"
 #include "paceline/base/kernels.h"
 #include "paceline/tools/bench_meter.h"
+#include "paceline/tools/bench_names.h"
 #include "paceline/tools/bench_plan.h"
 #include "paceline/tools/bench_report.h"
 #include "paceline/tools/commands.h"
@@ -56,8 +58,10 @@ int run_bench_worker(const BenchOptions& options) {
 
 namespace {
 
-/// The one place that knows how a transport is asked for.
-Comm join(const BenchOptions& /*options*/) { return Comm::from_env(); }
+Comm join(const BenchOptions& options) {
+  ::setenv("PACELINE_TRANSPORT", to_string(options.transport), 1);
+  return Comm::from_env();
+}
 
 /// Before minutes of measuring: why the algorithm that was asked for cannot carry out a row, or "".
 std::string algorithm_refusal(const Comm& comm, const BenchOperands& operands, const std::vector<BenchRow>& rows) {
