@@ -133,7 +133,7 @@ TEST(BenchJob, UncheckedResultsAreNotCalledRight) {
 }
 
 TEST(BenchJob, MeasuresTcpWithoutARoofline) {
-  Job job(bench({"all_reduce", "-n", "2", "-b", "4K", "-e", "4K", "--transport", "tcp", "--json", "-"}));
+  Job job(bench({"all_reduce", "-n", "2", "-b", "1M", "-e", "1M", "--transport", "tcp", "--json", "-"}));
   EXPECT_EQ(job.wait(), 0) << job.err();
   const json report = json::parse(job.out());
   EXPECT_EQ(report.at("transport"), "tcp");
