@@ -17,7 +17,8 @@ const char* to_string(ReduceOp op);
 
 /// Reduces `count` elements from each of `sources` and stores the result to each of `destinations`, which may be the
 /// sources themselves. The elements of a position are combined in the order of `sources`, in registers, so the result
-/// does not depend on how a buffer is cut into calls. Float16 and BFloat16 are summed in float32.
+/// does not depend on how a buffer is cut into calls (but for the payload of a sum of several NaNs). Float16 and
+/// BFloat16 are summed in float32.
 ///
 /// `weights` is empty, or has one factor per source: Mean gives sum(w x) / sum(w), and a source of weight 0 is not
 /// read at all; Sum, Min and Max take no weights. With at least one source; destinations may be none.
