@@ -93,7 +93,7 @@ __attribute__((target("sse4.2"))) std::uint64_t to_the_end(const std::byte* at, 
 
 __attribute__((target("sse4.2"))) std::uint32_t by_instruction(std::span<const std::byte> data, std::uint32_t before) {
   constexpr std::size_t kLong = 4096, kShort = 256;
-  static constexpr Shift kOverLong(kLong), kOverShort(kShort);
+  static const Shift kOverLong(kLong), kOverShort(kShort);
   const std::byte* at = data.data();
   const std::byte* const end = at + data.size();
   std::uint64_t crc = ~before;

@@ -35,7 +35,7 @@ int whole_number(const char* name, int least) {
 }
 
 std::string one_of(const char* name, std::initializer_list<std::string_view> choices) {
-  const std::string value = variable(name).value_or(std::string(*choices.begin()));
+  std::string value = variable(name).value_or(std::string(*choices.begin()));
   if (std::find(choices.begin(), choices.end(), value) != choices.end()) return value;
   throw Error(ErrorCode::InvalidArgument,
               fmt::format("{}={} must be one of: {}", name, value, fmt::join(choices, ", ")));
