@@ -19,6 +19,7 @@
 #include "paceline/tools/bench_start.h"
 #include "paceline/tools/bench_worker.h"
 #include "paceline/tools/commands.h"
+#include "paceline/tools/numbers.h"
 
 namespace paceline::tools {
 namespace {
@@ -74,7 +75,6 @@ class BenchFormatter final : public CLI::Formatter {
 
 BenchOptions options_of(const Arguments& arguments);
 void start(const Arguments& arguments, Invocation& invocation);
-int whole_number(const std::string& option, const std::string& text, int from, int to);
 double number(const std::string& option, const std::string& text);
 
 }  // namespace
@@ -195,15 +195,6 @@ BenchOptions options_of(const Arguments& arguments) {
   if (!arguments.json.empty()) options.json = arguments.json == "-" ? "-" : writable_file("--json", arguments.json);
   if (!arguments.plot.empty()) options.plot = writable_file("--plot", arguments.plot);
   return options;
-}
-
-int whole_number(const std::string& option, const std::string& text, int from, int to) {
-  int value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size() || value < from || value > to) {
-    throw CLI::ValidationError(option, fmt::format("takes a whole number from {} to {}, not \"{}\"", from, to, text));
-  }
-  return value;
 }
 
 double number(const std::string& option, const std::string& text) {

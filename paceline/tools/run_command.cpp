@@ -13,6 +13,7 @@
 #include <string_view>
 
 #include "paceline/tools/commands.h"
+#include "paceline/tools/numbers.h"
 #include "paceline/tools/run_front.h"
 #include "paceline/tools/run_options.h"
 
@@ -60,7 +61,6 @@ class RunFormatter final : public CLI::Formatter {
   }
 };
 
-int whole_number(const std::string& option, const std::string& text, int from, int to);
 double seconds_from_zero(const std::string& option, const std::string& text);
 std::string checked_variable(const std::string& text);
 std::string checked_transport(const std::string& text);
@@ -140,15 +140,6 @@ void add_run_command(CLI::App& app, Invocation& invocation) {
 }
 
 namespace {
-
-int whole_number(const std::string& option, const std::string& text, int from, int to) {
-  int value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size() || value < from || value > to) {
-    throw CLI::ValidationError(option, fmt::format("takes a whole number from {} to {}, not \"{}\"", from, to, text));
-  }
-  return value;
-}
 
 double seconds_from_zero(const std::string& option, const std::string& text) {
   double value = 0;
