@@ -197,7 +197,8 @@ void Reducer::settle_oldest() {
   Timeline& timeline = comm_.timeline();
   if (!timeline.in_step() || comm_.world_size() == 1) return;
   const OperationTiming timing = work.timing();
-  timeline.add_operation({timing.launched, timing.last_arrival, timing.completed, bytes, buckets_[index].label});
+  timeline.add_operation(
+      {timing.launched, timing.last_arrival, timing.completed, bytes, buckets_[index].label, timing.working});
 }
 
 void Reducer::check_epilogue() {
