@@ -114,7 +114,8 @@ Algorithm ShmEngine::algorithm(const Operation& operation) const {
       throw Error(ErrorCode::InvalidArgument, "algorithm tickets is there for all_reduce and reduce");
     case Algorithm::Slices: return Algorithm::Slices;
     case Algorithm::Direct:
-    case Algorithm::Ring: break;
+    case Algorithm::Ring:
+    case Algorithm::Hosts: break;
   }
   throw Error(ErrorCode::InvalidArgument,
               fmt::format("there is no algorithm {} in shared memory; it has one_shot, slices and tickets",
