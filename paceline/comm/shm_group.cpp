@@ -148,7 +148,7 @@ std::vector<std::string> gather_addresses(Store& store, const std::string& name,
     }
   }
   if (!missing.empty()) {
-    throw Error(ErrorCode::Timeout,
+    throw Error(Fault::NotAllJoined,
                 fmt::format("joining '{}': rank {} of {} did not come within the time limit; were all workers started, "
                             "and do all of them create this communicator?",
                             name, fmt::join(missing, ", "), world_size),

@@ -107,7 +107,7 @@ std::vector<Whereabouts> gather_whereabouts(Store& store, const std::string& nam
   }
   if (missing.empty()) return all;
   throw Error(
-      ErrorCode::Timeout,
+      Fault::NotAllJoined,
       fmt::format("joining '{}': rank {} of {} did not come within the time limit; were all workers started, and "
                   "do all of them create this communicator?",
                   name, fmt::join(missing, ", "), world_size),

@@ -59,6 +59,7 @@ Reducer::SlotMemory Reducer::slot(std::size_t parameter) const {
 
 void Reducer::begin() {
   in_round_ = true;
+  comm_.set_step(round_ + 1);
   next_bucket_ = 0;
   gradient_hash_ = 0;
   std::fill(ready_.begin(), ready_.end(), 0);
