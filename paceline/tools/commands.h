@@ -13,6 +13,7 @@ namespace paceline::tools {
 inline constexpr int kExitUsage = 64;
 inline constexpr int kExitInternal = 70;
 inline constexpr int kExitOutput = 74;
+inline constexpr int kExitMismatch = 78;  ///< Ranks call different operations or hold different models.
 inline constexpr int kExitNotExecutable = 126;
 inline constexpr int kExitNotFound = 127;
 
