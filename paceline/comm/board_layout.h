@@ -25,10 +25,10 @@ struct alignas(128) BoardOperation {
   std::atomic<std::uint64_t> what;       // kind, dtype, reduce, root: BoardWriter::pack()
   std::atomic<std::int64_t> entered;     // CLOCK_MONOTONIC_COARSE, ns
   std::atomic<std::int64_t> waits_from;  // the worker's thread is in it since then; 0: it is not, or no longer
-  std::atomic<std::int64_t> completed;   // 0: not yet; kFailed: it threw
+  std::atomic<std::int64_t> completed;   // 0: not yet; kFailed: it threw; kDone: it is, nobody looked when
   Name communicator, label;
 
-  static constexpr std::int64_t kFailed = -1;
+  static constexpr std::int64_t kFailed = -1, kDone = 1;
 };
 static_assert(sizeof(BoardOperation) == 128);
 

@@ -39,6 +39,10 @@ BoardWriter::BoardWriter(std::shared_ptr<Board> board, int slot)
 }
 
 BoardWriter::~BoardWriter() {
+  if (::getpid() != pid_) {  // a fork: the thread and the slot are its parent's
+    thread_.detach();
+    return;
+  }
   slot_.users.fetch_sub(1);
   {
     const std::lock_guard lock(mutex_);

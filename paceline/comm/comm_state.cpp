@@ -58,7 +58,7 @@ void Comm::State::join() {
   name_on_board = board_name(name);
   const std::uint64_t sequence = board ? board->enter_join(name_on_board) : 0;
   engine = on_board(sequence, [&] { return make_engine(name, rank, world_size); });
-  if (board) board->complete(sequence);
+  if (board) board->complete(sequence, BoardWriter::kFew);
 }
 
 std::uint64_t Comm::State::carry_out(const Operation& operation, Algorithm chosen) {
@@ -68,7 +68,7 @@ std::uint64_t Comm::State::carry_out(const Operation& operation, Algorithm chose
     if (timeline->in_step()) return carry_out_in_step(operation, chosen);
     return engine->run(operation, chosen);
   });
-  if (board) board->complete(sequence);
+  if (board) board->complete(sequence, operation.count);
   return number;
 }
 
@@ -82,7 +82,7 @@ Comm::State::Started Comm::State::start(const Operation& operation, Algorithm ch
 
 bool Comm::State::test(const Started& started) {
   const bool done = on_board(started.on_board, [&] { return engine->test(started.number); });
-  if (done && board) board->complete(started.on_board);
+  if (done && board) board->complete(started.on_board, BoardWriter::kFew);
   return done;
 }
 
@@ -90,7 +90,7 @@ void Comm::State::wait(const Started& started) {
   std::uint64_t sequence = started.on_board;
   if (board) sequence = board->wait_for(started.on_board, started.number, name_on_board);
   on_board(sequence, [&] { engine->wait(started.number); });
-  if (board) board->complete(sequence);
+  if (board) board->complete(sequence, BoardWriter::kFew);
 }
 
 std::uint64_t Comm::State::carry_out_in_step(const Operation& operation, Algorithm chosen) {

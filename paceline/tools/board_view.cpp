@@ -66,6 +66,7 @@ bool read_operation(const BoardOperation& from, Nanoseconds at, OperationView& t
   to.entered = time_of(from.entered.load(kRelaxed), at);
   const std::int64_t waits_from = from.waits_from.load(kRelaxed), completed = from.completed.load(kRelaxed);
   to.failed = completed == BoardOperation::kFailed;
+  to.timed = completed > BoardOperation::kDone;
   to.done = completed != 0 && !to.failed;
   to.waits = completed == 0 && waits_from != 0;
   to.waits_from = time_of(waits_from, at);
@@ -171,10 +172,11 @@ std::string operations_text(const std::vector<RankView>& views, std::size_t most
     text += fmt::format("  rank {} (pid {}):{}\n", view.rank, view.pid, view.operations.empty() ? " none" : "");
     for (std::size_t i = 0; i < std::min(most, view.operations.size()); ++i) {
       const OperationView& one = view.operations[i];
-      std::string how = one.failed  ? "failed"
-                        : one.done  ? fmt::format("took {:.3f} s", seconds(one.completed - one.entered))
-                        : one.waits ? fmt::format("waits since {}", age(one.waits_from, at))
-                                    : "under way";
+      std::string how = one.failed               ? "failed"
+                        : one.done && !one.timed ? "done"
+                        : one.done               ? fmt::format("took {:.3f} s", seconds(one.completed - one.entered))
+                        : one.waits              ? fmt::format("waits since {}", age(one.waits_from, at))
+                                                 : "under way";
       text += fmt::format("    {:>8} ago  {:<15}  {}\n", age(one.entered, at), how, one.text);
     }
   }

@@ -20,7 +20,7 @@ struct OperationView {
   Nanoseconds entered{};  ///< As now() has it.
   Nanoseconds waits_from{};
   Nanoseconds completed{};
-  bool done = false, failed = false;
+  bool done = false, failed = false, timed = false;
   bool waits = false;  ///< The worker's thread is in it.
 };
 

@@ -30,5 +30,6 @@ struct Invocation {
 // A new subcommand is a file with such a function, a line here and a line in main().
 void add_run_command(CLI::App& app, Invocation& invocation);
 void add_bench_command(CLI::App& app, Invocation& invocation);
+void add_ps_command(CLI::App& app, Invocation& invocation);
 
 }  // namespace paceline::tools

@@ -67,6 +67,8 @@ class RunFormatter final : public CLI::Formatter {
 };
 
 double seconds_from_zero(const std::string& option, const std::string& text);
+std::chrono::milliseconds milliseconds_from_zero(const std::string& option, const std::string& text);
+std::chrono::milliseconds checked_silence(const std::string& text);
 std::string checked_variable(const std::string& text);
 std::string checked_transport(const std::string& text);
 std::vector<std::string> program_of(const CLI::App& command, const Invocation& invocation);
@@ -85,10 +87,9 @@ RunOptions options_of(const CLI::App& command, const Invocation& invocation, con
   options.program = program_of(command, invocation);
   options.tag = !arguments.no_tag;
   options.keep_freed_memory = !arguments.return_memory;
-  options.grace = std::chrono::milliseconds(std::llround(seconds_from_zero("--grace", arguments.grace) * 1000));
-  options.watch.silence =
-      std::chrono::milliseconds(std::llround(seconds_from_zero("--silence", arguments.silence) * 1000));
-  options.watch.stuck = std::chrono::milliseconds(std::llround(seconds_from_zero("--stuck", arguments.stuck) * 1000));
+  options.grace = milliseconds_from_zero("--grace", arguments.grace);
+  options.watch.silence = checked_silence(arguments.silence);
+  options.watch.stuck = milliseconds_from_zero("--stuck", arguments.stuck);
   if (!arguments.timeout.empty()) {
     options.timeout_s = whole_number("--timeout", arguments.timeout, 1, 1'000'000);
   }
@@ -157,6 +158,17 @@ void add_run_command(CLI::App& app, Invocation& invocation) {
 }
 
 namespace {
+
+std::chrono::milliseconds milliseconds_from_zero(const std::string& option, const std::string& text) {
+  return std::chrono::milliseconds(std::llround(seconds_from_zero(option, text) * 1000));
+}
+
+// Less, and a heartbeat that is late for want of a processor would be a death.
+std::chrono::milliseconds checked_silence(const std::string& text) {
+  const auto silence = milliseconds_from_zero("--silence", text);
+  if (silence.count() == 0 || silence >= std::chrono::seconds(1)) return silence;
+  throw CLI::ValidationError("--silence", fmt::format("takes 0, or at least 1 second, not \"{}\"", text));
+}
 
 double seconds_from_zero(const std::string& option, const std::string& text) {
   double value = 0;
