@@ -7,23 +7,30 @@
 #include <string_view>
 
 #include "paceline/comm/store_failure.h"
+#include "paceline/comm/tcp_options.h"
 
 namespace paceline {
 
 /// The store of a job, run by its launcher and reached by connect_store(). It listens on a Unix socket with a random
 /// name in the abstract namespace, so nothing lies in the file system and nothing outlives the process, and it serves
-/// only processes of its own user. One thread serves all clients; what they can make it hold is bounded.
+/// only processes of its own user. Over TCP, where asked for, it serves whoever proves that it knows the job's secret.
+/// One thread serves all clients; what they can make it hold is bounded.
 ///
-/// Every method may be called from any thread. The constructor throws System.
+/// Every method may be called from any thread. The constructors throw System.
 class StoreServer {
  public:
   StoreServer();
+  /// Also listens over TCP, on the first of the addresses that `tcp.bind` stands for and the first free of its ports.
+  /// Throws InvalidArgument where there is no such address, or no `tcp.secret`.
+  explicit StoreServer(const TcpOptions& tcp);
   ~StoreServer();
   StoreServer(const StoreServer&) = delete;
   StoreServer& operator=(const StoreServer&) = delete;
 
   /// What connect_store() takes, e.g. "unix:@paceline-0f3a...".
   std::string address() const;
+  /// The same over TCP, e.g. "tcp:10.0.0.1:4711"; empty without.
+  std::string tcp_address() const;
 
   void set(std::string_view key, std::string_view value);
   /// Like Store::fail(): waiting clients throw the first report. Of each rank the first report is kept.
