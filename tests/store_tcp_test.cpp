@@ -45,9 +45,9 @@ bool contains(const std::string& text, const std::string& part) { return text.fi
 
 struct TcpStore : testing::Test {
   const Secret secret = Secret::random();
-  StoreServer server{TcpOptions{.secret = secret}};
+  StoreServer server{{.addresses = {SocketAddress("127.0.0.1", 0)}, .secret = secret}};
   const SocketAddress address = [this] {
-    const HostPort at = parse_host_port(server.tcp_address().substr(4));
+    const HostPort at = parse_host_port(server.tcp_addresses().front().substr(4));
     return SocketAddress(at.host, at.port);
   }();
 
@@ -68,28 +68,23 @@ bool is_closed(const UniqueFd& socket) {
   }
 }
 
-TEST(StoreServerOverTcp, ListensOnLoopbackUnlessToldOtherwiseAndNeverWithoutASecret) {
-  const StoreServer server(TcpOptions{.secret = Secret::random()});
-  EXPECT_TRUE(server.tcp_address().starts_with("tcp:127.0.0.1:")) << server.tcp_address();
-  EXPECT_EQ(StoreServer().tcp_address(), "");
-  const Error error = error_of([] { StoreServer{TcpOptions{.bind = "0.0.0.0"}}; });
-  EXPECT_EQ(error.code(), ErrorCode::InvalidArgument);
-  EXPECT_TRUE(contains(error.message(), "needs a secret")) << error.message();
-}
-
-TEST(StoreServerOverTcp, ServesOverIPv6AndWithinARangeOfPorts) {
+TEST(StoreServerOverTcp, ServesOnAllItsAddressesAndWithinARangeOfPorts) {
   const Secret secret = Secret::random();
-  const StoreServer first(TcpOptions{.bind = "::1", .secret = secret});
-  const auto store = connect_store(first.tcp_address(), patience(), secret);
-  store->set("key", "value");
-  EXPECT_EQ(store->get("key", patience()), "value");
-  // The first port of the range is taken; the second is the one above it, or one that somebody else has just then.
-  const std::uint16_t taken = parse_host_port(first.tcp_address().substr(4)).port;
+  const StoreServer first({.addresses = {SocketAddress("127.0.0.1", 0), SocketAddress("::1", 0)}, .secret = secret});
+  ASSERT_EQ(first.tcp_addresses().size(), 2u);
+  for (const std::string& address : first.tcp_addresses()) {
+    const auto store = connect_store(address, patience(), secret);
+    store->set(address, "value");
+    EXPECT_EQ(store->get(address, patience()), "value");
+  }
+  // The first port of the range is taken.
+  const std::uint16_t taken = parse_host_port(first.tcp_addresses()[1].substr(4)).port;
   const auto last = static_cast<std::uint16_t>(std::min(65535, taken + 200));
-  const StoreServer second(TcpOptions{.bind = "::1", .first_port = taken, .last_port = last, .secret = secret});
-  const std::uint16_t port = parse_host_port(second.tcp_address().substr(4)).port;
+  const StoreServer second({{SocketAddress("::1", 0)}, taken, last, secret});
+  const std::uint16_t port = parse_host_port(second.tcp_addresses().front().substr(4)).port;
   EXPECT_GT(port, taken);
   EXPECT_LE(port, last);
+  EXPECT_TRUE(StoreServer().tcp_addresses().empty());
 }
 
 TEST_F(TcpStore, ANameIsTriedAtAllItsAddresses) {
@@ -100,11 +95,11 @@ TEST_F(TcpStore, ANameIsTriedAtAllItsAddresses) {
 }
 
 TEST_F(TcpStore, AnotherSecretIsAMismatchThatNamesHostAndPort) {
-  const Error error = error_of([&] { connect_store(server.tcp_address(), patience(), Secret::random()); });
+  const Error error = error_of([&] { connect_store(server.tcp_addresses().front(), patience(), Secret::random()); });
   EXPECT_EQ(error.code(), ErrorCode::Mismatch);
   EXPECT_TRUE(contains(error.message(), address.text())) << error.message();
   EXPECT_TRUE(contains(error.message(), "secret")) << error.message();
-  const Error without = error_of([&] { connect_store(server.tcp_address(), patience()); });
+  const Error without = error_of([&] { connect_store(server.tcp_addresses().front(), patience()); });
   EXPECT_EQ(without.code(), ErrorCode::InvalidArgument);
   EXPECT_TRUE(contains(without.message(), "PACELINE_SECRET_FILE")) << without.message();
 }
@@ -121,8 +116,8 @@ TEST(StoreClientOverTcp, SaysWhichHostAndPortItCannotReach) {
   const Secret secret = Secret::random();
   std::string gone;
   {
-    const StoreServer server(TcpOptions{.secret = secret});
-    gone = server.tcp_address();
+    const StoreServer server({.addresses = {SocketAddress("127.0.0.1", 0)}, .secret = secret});
+    gone = server.tcp_addresses().front();
   }
   const Error refused = error_of([&] { connect_store(gone, patience(), secret); });
   EXPECT_EQ(refused.code(), ErrorCode::System);
@@ -177,7 +172,7 @@ TEST_F(TcpStore, StrangersAreSentAwayAndDisturbNobody) {
   const std::uint64_t seed = test::seed();
   SCOPED_TRACE(fmt::format("PACELINE_TEST_SEED={}", seed));
   std::mt19937_64 random(seed);
-  const auto store = connect_store(server.tcp_address(), patience(), secret);
+  const auto store = connect_store(server.tcp_addresses().front(), patience(), secret);
   std::vector<UniqueFd> silent;  // more than are heard at a time
   for (std::size_t i = 0; i < Guests::kAtOnce + 20; ++i) silent.push_back(stranger());
   for (int round = 0; round < 100; ++round) {
@@ -196,7 +191,7 @@ TEST_F(TcpStore, StrangersAreSentAwayAndDisturbNobody) {
   }
   // All of the silent ones, the last of them when their time is over.
   for (const UniqueFd& socket : silent) EXPECT_TRUE(is_closed(socket));
-  const auto late = connect_store(server.tcp_address(), patience(), secret);
+  const auto late = connect_store(server.tcp_addresses().front(), patience(), secret);
   EXPECT_EQ(late->get("round", patience()), "99");
 }
 

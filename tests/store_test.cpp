@@ -49,8 +49,8 @@ struct ServerWorld final : World {
 
 struct TcpWorld final : World {
   const Secret secret = Secret::random();
-  StoreServer server{TcpOptions{.secret = secret}};
-  std::shared_ptr<Store> open() override { return connect_store(server.tcp_address(), patience(), secret); }
+  StoreServer server{{.addresses = {SocketAddress("127.0.0.1", 0)}, .secret = secret}};
+  std::shared_ptr<Store> open() override { return connect_store(server.tcp_addresses().front(), patience(), secret); }
 };
 
 template <class Kind>

@@ -54,8 +54,8 @@ class Guests {
   void welcome(int listener);
   std::optional<Guest> hear(std::list<Stranger>::iterator stranger);
 
-  const std::vector<UniqueFd> listeners_;
-  const Secret secret_;
+  std::vector<UniqueFd> listeners_;
+  Secret secret_;
   std::list<Stranger> strangers_;         // the one that has been there longest in front
   std::optional<Deadline> accept_again_;  // with no descriptor left, a listener would be ready over and over
   std::size_t polled_from_ = 0;

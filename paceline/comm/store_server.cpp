@@ -107,7 +107,7 @@ bool same_user(int socket) {
 
 class StoreServer::Impl {
  public:
-  explicit Impl(const TcpOptions* tcp)
+  explicit Impl(const StoreOverTcp* tcp)
       : name_(random_name()), listener_(listen_on_name(name_)), wake_(make_event()), early_(make_event()) {
     if (tcp != nullptr) listen_over_tcp(*tcp);
     // The program's signals belong to its own threads.
@@ -128,7 +128,7 @@ class StoreServer::Impl {
   }
 
   const std::string& name() const { return name_; }
-  const std::string& tcp_address() const { return tcp_address_; }
+  const std::vector<std::string>& tcp_addresses() const { return tcp_addresses_; }
   int early_fd() const { return early_.get(); }
 
   /// Runs `change` on the state and lets the thread answer those who waited for it.
@@ -148,7 +148,7 @@ class StoreServer::Impl {
   }
 
  private:
-  void listen_over_tcp(const TcpOptions& tcp);
+  void listen_over_tcp(const StoreOverTcp& tcp);
   void serve();
   bool receive(Connection& connection);
   void take_requests(Connection& connection);
@@ -162,7 +162,7 @@ class StoreServer::Impl {
   int poll_timeout() const;
 
   const std::string name_;
-  std::string tcp_address_;
+  std::vector<std::string> tcp_addresses_;
   const UniqueFd listener_, wake_, early_;
   mutable std::mutex mutex_;
   StoreState state_;   // under mutex_
@@ -174,13 +174,13 @@ class StoreServer::Impl {
   std::thread thread_;
 };
 
-void StoreServer::Impl::listen_over_tcp(const TcpOptions& tcp) {
-  if (!tcp.secret) throw Error(ErrorCode::InvalidArgument, "a store over TCP needs a secret, or anybody could use it");
+void StoreServer::Impl::listen_over_tcp(const StoreOverTcp& tcp) {
   std::vector<UniqueFd> listeners;
-  const SocketAddress address = addresses_to_bind(tcp.bind).front();
-  listeners.push_back(listen_on(address, tcp.first_port, tcp.last_port, SOMAXCONN));
-  tcp_address_ = "tcp:" + local_address(listeners.front().get()).text();
-  guests_.emplace(std::move(listeners), *tcp.secret);
+  for (const SocketAddress& address : tcp.addresses) {
+    listeners.push_back(listen_on(address, tcp.first_port, tcp.last_port, SOMAXCONN));
+    tcp_addresses_.push_back("tcp:" + local_address(listeners.back().get()).text());
+  }
+  guests_.emplace(std::move(listeners), tcp.secret);
 }
 
 void StoreServer::Impl::serve() {
@@ -366,12 +366,12 @@ int StoreServer::Impl::poll_timeout() const {
 }
 
 StoreServer::StoreServer() : impl_(std::make_unique<Impl>(nullptr)) {}
-StoreServer::StoreServer(const TcpOptions& tcp) : impl_(std::make_unique<Impl>(&tcp)) {}
+StoreServer::StoreServer(const StoreOverTcp& tcp) : impl_(std::make_unique<Impl>(&tcp)) {}
 StoreServer::~StoreServer() = default;
 
 std::string StoreServer::address() const { return "unix:@" + impl_->name(); }
 
-std::string StoreServer::tcp_address() const { return impl_->tcp_address(); }
+const std::vector<std::string>& StoreServer::tcp_addresses() const { return impl_->tcp_addresses(); }
 
 void StoreServer::set(std::string_view key, std::string_view value) {
   bool done = false;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstdlib>
@@ -35,12 +36,17 @@ JobOutput::JobOutput(bool tag)
       out_(STDOUT_FILENO),
       err_(STDERR_FILENO) {}
 
-void JobOutput::add_worker(UniqueFd out, UniqueFd err) {
-  const int rank = static_cast<int>(streams_.size() / 2);
+void JobOutput::add_worker(UniqueFd out, UniqueFd err, int first_rank) {
+  const int rank = first_rank + static_cast<int>(streams_.size() / 2);
   for (UniqueFd* pipe : {&out, &err}) {
     const bool coloured = sink_of(streams_.size()).terminal() && wants_colour();
     streams_.push_back({.pipe = std::move(*pipe), .tag = tag_ ? tag_of(rank, coloured) : ""});
   }
+}
+
+void JobOutput::add_launcher(UniqueFd out, UniqueFd err) {
+  streams_.push_back({.pipe = std::move(out), .tag = ""});
+  streams_.push_back({.pipe = std::move(err), .tag = ""});
 }
 
 void JobOutput::add_polled(std::vector<pollfd>& polled) {
@@ -64,8 +70,8 @@ void JobOutput::handle_polled(const std::vector<pollfd>& polled) {
   }
 }
 
-void JobOutput::drain() {
-  for (std::size_t stream = 0; stream < streams_.size(); ++stream) {
+void JobOutput::drain(std::size_t how_many) {
+  for (std::size_t stream = 0; stream < std::min(2 * how_many, streams_.size()); ++stream) {
     while (streams_[stream].pipe && read(stream)) continue;
     finish(stream);
   }

@@ -22,19 +22,22 @@ class JobOutput {
 
   /// Whether stdout shows live progress lines.
   bool terminal() const { return out_.terminal(); }
-  /// Workers are added in the order of their ranks.
-  void add_worker(UniqueFd out, UniqueFd err);
+  /// Workers are added in the order of their ranks; `first_rank` is that of the first of them.
+  void add_worker(UniqueFd out, UniqueFd err, int first_rank = 0);
+  /// Another host's launcher, after all workers. Its lines have their tags already.
+  void add_launcher(UniqueFd out, UniqueFd err);
 
   /// Adds what to poll, and takes the result from the same place.
   void add_polled(std::vector<pollfd>& polled);
   void handle_polled(const std::vector<pollfd>& polled);
 
-  /// Takes all that the pipes hold and closes them. For when no worker is left to write.
-  void drain();
+  /// Takes all that the pipes of the first so many workers and launchers hold and closes them. For when none of these
+  /// is left to write.
+  void drain(std::size_t how_many);
   /// Prints the launcher's own text, of whole lines, on stderr.
   void print(std::string_view text);
-  /// The end of what the worker wrote to stderr.
-  const std::deque<std::string>& last_errors(int rank) const { return streams_[2 * rank + 1].last_lines; }
+  /// The end of what the worker (or other launcher) wrote to stderr, counted as they were added.
+  const std::deque<std::string>& last_errors(int index) const { return streams_[2 * index + 1].last_lines; }
 
   bool all_written() const { return !out_.wants_to_write() && !err_.wants_to_write(); }
   /// errno of the write that failed, on stdout or stderr, or 0.

@@ -11,7 +11,7 @@ namespace paceline::tools {
 namespace {
 
 std::string describe(const WorkerEnd& end);
-std::string secondary_line(const std::vector<WorkerEnd>& ends, const WorkerEnd& first);
+std::string secondary_line(const std::vector<WorkerEnd>& ends, const WorkerEnd* first);
 std::string join_ranks(std::vector<int> ranks);
 
 }  // namespace
@@ -38,10 +38,17 @@ const WorkerEnd* first_cause(const std::vector<WorkerEnd>& ends) {
   return cause;
 }
 
+bool only_saw_another_fail(const WorkerEnd& end) { return end.stopped || (end.report && end.report->secondary()); }
+
+std::string trouble_text(const std::vector<WorkerEnd>& ends, const std::string& trouble) {
+  return fmt::format("paceline: {}\n{}", trouble, secondary_line(ends, nullptr));
+}
+
 std::string failure_text(const std::vector<WorkerEnd>& ends, const WorkerEnd& first,
                          const std::deque<std::string>& last_errors) {
-  std::string text = fmt::format("paceline: rank {} failed first, after {:.1f} s: {}\n", first.rank,
-                                 seconds(first.after), describe(first));
+  std::string text =
+      fmt::format("paceline: rank {}{} failed first, after {:.1f} s: {}\n", first.rank,
+                  first.where.empty() ? "" : " on " + first.where, seconds(first.after), describe(first));
   if (first.report && first.report->rank == first.rank) {
     text += fmt::format("  it reported [{}] {}\n", first.report->code, first.report->message);
   }
@@ -49,7 +56,7 @@ std::string failure_text(const std::vector<WorkerEnd>& ends, const WorkerEnd& fi
     text += "  the end of its stderr:\n";
     for (const std::string& line : last_errors) text += fmt::format("    {}\n", line);
   }
-  return text + secondary_line(ends, first);
+  return text + secondary_line(ends, &first);
 }
 
 namespace {
@@ -60,10 +67,10 @@ std::string describe(const WorkerEnd& end) {
   return describe_status(end.status);
 }
 
-std::string secondary_line(const std::vector<WorkerEnd>& ends, const WorkerEnd& first) {
+std::string secondary_line(const std::vector<WorkerEnd>& ends, const WorkerEnd* first) {
   std::vector<std::pair<std::string, std::vector<int>>> groups;  // in the order of time
   for (const WorkerEnd& end : ends) {
-    if (&end == &first || !end.failed()) continue;
+    if (&end == first || !end.failed()) continue;
     std::string how = end.stopped ? "stopped by the launcher" : describe(end);
     if (!end.stopped && end.report) how += fmt::format(" after {}", end.report->code);
     const auto group =

@@ -20,6 +20,7 @@ struct WorkerEnd {
   bool too_early = false;                   ///< With success, but before it joined, and others waited for it.
   std::optional<StoreFailure> report = {};  ///< What it had said itself.
   std::string out_of_memory = {};           ///< The evidence, if that is why it was killed.
+  std::string where = {};                   ///< In a job over several hosts: "node 1 (host b at 10.0.0.2)".
 
   bool failed() const { return status != 0 || too_early; }
 };
@@ -32,6 +33,12 @@ int exit_code_of(int status);
 /// The end that caused the others: the first failure of a worker that was not stopped and did not itself say that it
 /// only saw another fail. `ends` is in the order of time. nullptr when none failed.
 const WorkerEnd* first_cause(const std::vector<WorkerEnd>& ends);
+
+/// Whether it was stopped, or said itself that another one failed.
+bool only_saw_another_fail(const WorkerEnd& end);
+
+/// What the user reads where no worker's end but `trouble` caused the job's.
+std::string trouble_text(const std::vector<WorkerEnd>& ends, const std::string& trouble);
 
 /// The text that tells the user, first cause first. `last_errors` are the last lines of its stderr.
 std::string failure_text(const std::vector<WorkerEnd>& ends, const WorkerEnd& first,

@@ -1,0 +1,60 @@
+#include "paceline/tools/run_messages.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdint>
+
+namespace paceline::tools {
+
+nlohmann::json to_json(const WorkerEnd& end) {
+  return {{"kind", "end"},          {"rank", end.rank},
+          {"status", end.status},   {"after", seconds(end.after)},
+          {"stopped", end.stopped}, {"out_of_memory", end.out_of_memory}};
+}
+
+WorkerEnd end_from(const nlohmann::json& message) {
+  WorkerEnd end;
+  end.rank = message.at("rank").get<int>();
+  end.status = message.at("status").get<int>();
+  end.after = std::chrono::duration_cast<Nanoseconds>(
+      std::chrono::duration<double>(std::clamp(message.at("after").get<double>(), 0.0, 1e9)));
+  end.stopped = message.at("stopped").get<bool>();
+  end.out_of_memory = message.at("out_of_memory").get<std::string>();
+  return end;
+}
+
+nlohmann::json to_json(const char* kind, const Verdict& verdict) {
+  return {{"kind", kind}, {"text", verdict.text}, {"code", verdict.exit_code}, {"signal", verdict.signal}};
+}
+
+Verdict verdict_from(const nlohmann::json& message) {
+  return {.text = message.at("text").get<std::string>(),
+          .exit_code = message.at("code").get<int>(),
+          .signal = std::clamp(message.at("signal").get<int>(), 0, 64)};
+}
+
+nlohmann::json to_json(const LastErrors& errors) {
+  nlohmann::json list = nlohmann::json::array();
+  for (const auto& [rank, lines] : errors) list.push_back({{"rank", rank}, {"lines", lines}});
+  return {{"kind", "finished"}, {"errors", list}};
+}
+
+LastErrors errors_from(const nlohmann::json& message) {
+  LastErrors errors;
+  for (const auto& entry : message.at("errors")) {
+    errors[entry.at("rank").get<int>()] = entry.at("lines").get<std::deque<std::string>>();
+  }
+  return errors;
+}
+
+std::string silence_text(const std::string& seconds) {
+  return fmt::format(
+      "it is silent for {} s (nothing arrives from it, or nothing reaches it). Is the host up, and the "
+      "network?",
+      seconds);
+}
+
+Secret no_secret() { return Secret::from_hex(std::string(2 * Secret::kBytes, '0')); }
+
+}  // namespace paceline::tools
