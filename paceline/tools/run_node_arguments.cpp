@@ -236,11 +236,12 @@ std::vector<std::string> common_arguments(const RunOptions& options, const NodeA
   if (options.transport) option("--transport", *options.transport);
   if (options.run_dir) option("--run-dir", *options.run_dir);
   if (options.timeout_s) option("--timeout", std::to_string(*options.timeout_s));
-  option("--grace", fmt::format("{}", static_cast<double>(options.grace.count()) / 1000));
+  if (options.grace != RunOptions().grace)
+    option("--grace", fmt::format("{}", static_cast<double>(options.grace.count()) / 1000));
   if (!options.tag) words.emplace_back("--no-tag");
   if (!options.keep_freed_memory) words.emplace_back("--return-memory");
   if (!arguments.job.empty()) option("--job", arguments.job);
-  option("--join-timeout", arguments.join_timeout);
+  if (arguments.join_timeout != NodeArguments().join_timeout) option("--join-timeout", arguments.join_timeout);
   // An interface may be called the same everywhere; an address is one host's.
   if (!arguments.bind.empty() && !is_numeric_address(arguments.bind)) option("--bind", arguments.bind);
   if (!arguments.hosts.empty()) {
