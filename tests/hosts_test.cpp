@@ -56,7 +56,7 @@ void expect_nothing_left(std::initializer_list<Job*> jobs) {
 TEST(Hosts, RanksAreContiguousByNodeAndWorkersFindTheirPlace) {
   const std::string script =
       "echo $RANK $WORLD_SIZE $LOCAL_RANK $LOCAL_WORLD_SIZE $GROUP_RANK $GROUP_WORLD_SIZE $MASTER_ADDR $PACELINE_BIND "
-      "$PACELINE_TRANSPORT ${PACELINE_STORE%%:*} job=$PACELINE_JOB port=$MASTER_PORT";
+      "${PACELINE_STORE%%:*} job=$PACELINE_JOB port=$MASTER_PORT";
   Job zero(run_sh(1, script, node_zero(3, {"--job", "train"})));
   const std::string at = rendezvous_of(zero);
   Job two(run_sh(1, script, node(2, 3, at)));
@@ -66,13 +66,13 @@ TEST(Hosts, RanksAreContiguousByNodeAndWorkersFindTheirPlace) {
   EXPECT_EQ(two.wait(), 0) << two.err();
   const std::string port = zero.out().substr(zero.out().find("port="));
   const std::string rest = " job=train " + port;
-  EXPECT_EQ(zero.out(), "[rank 0] 0 4 0 1 0 3 127.0.0.1 127.0.0.1 tcp unix" + rest);
+  EXPECT_EQ(zero.out(), "[rank 0] 0 4 0 1 0 3 127.0.0.1 127.0.0.1 unix" + rest);
   auto lines = lines_of(one.out());
   std::sort(lines.begin(), lines.end());
   ASSERT_EQ(lines.size(), 2u) << one.err();
-  EXPECT_EQ(lines[0] + "\n", "[rank 1] 1 4 0 2 1 3 127.0.0.1 127.0.0.1 tcp tcp" + rest);
-  EXPECT_EQ(lines[1] + "\n", "[rank 2] 2 4 1 2 1 3 127.0.0.1 127.0.0.1 tcp tcp" + rest);
-  EXPECT_EQ(two.out(), "[rank 3] 3 4 0 1 2 3 127.0.0.1 127.0.0.1 tcp tcp" + rest);
+  EXPECT_EQ(lines[0] + "\n", "[rank 1] 1 4 0 2 1 3 127.0.0.1 127.0.0.1 tcp" + rest);
+  EXPECT_EQ(lines[1] + "\n", "[rank 2] 2 4 1 2 1 3 127.0.0.1 127.0.0.1 tcp" + rest);
+  EXPECT_EQ(two.out(), "[rank 3] 3 4 0 1 2 3 127.0.0.1 127.0.0.1 tcp" + rest);
   EXPECT_TRUE(contains(zero.err(), "waiting for node 1") || contains(zero.err(), "waiting for node 2")) << zero.err();
   EXPECT_TRUE(contains(zero.err(), "all 3 nodes have joined, with 4 workers")) << zero.err();
   expect_nothing_left({&zero, &one, &two});

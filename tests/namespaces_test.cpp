@@ -50,8 +50,10 @@ std::string zero_v4() { return fmt::format("{}:{}", NetworkHosts::address(0), Cl
 std::string zero_v6() { return fmt::format("[{}]:{}", NetworkHosts::address_v6(0), Cluster::kPort); }
 
 TEST(Namespaces, CollectivesAreRightOverIPv4AndIPv6) {
-  for (const std::string& rendezvous : {zero_v4(), zero_v6()}) {
-    Cluster cluster(2, 2, "Reduces", rendezvous);
+  for (const auto& [rendezvous, transport] :
+       {std::pair{zero_v4(), "tcp"}, {zero_v4(), "auto"}, {zero_v6(), "tcp"}, {zero_v6(), "auto"}}) {
+    SCOPED_TRACE(rendezvous + " " + transport);
+    Cluster cluster(2, 2, "Reduces", rendezvous, {"--transport", transport});
     for (const auto& node : cluster.nodes) {
       EXPECT_EQ(node->wait(), 0) << node->out() << node->err();
       EXPECT_EQ(count(node->out(), "right"), 2u) << node->out();

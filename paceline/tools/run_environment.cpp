@@ -57,8 +57,6 @@ std::vector<std::string> worker_environment(const RunOptions& options, const Job
     variables.erase("PACELINE_SECRET_FILE");
     if (facts.secret_file.empty()) variables["PACELINE_SECRET"] = facts.secret;
     else variables["PACELINE_SECRET_FILE"] = facts.secret_file;
-    // Shared memory ends at the host.
-    if (!options.transport) variables["PACELINE_TRANSPORT"] = "tcp";
   }
 
   std::vector<std::string> assignments;

@@ -90,8 +90,9 @@ std::optional<NodeOptions> node_options(const NodeArguments& arguments, RunOptio
   }
   NodeOptions nodes = by_hosts ? from_hosts(arguments, options) : from_ranks(arguments);
   if (nodes.count == 1) return std::nullopt;
-  if (options.transport == "shm") {
-    throw CLI::ValidationError("--transport", "shm ends at the host: a job over several hosts needs tcp");
+  const char* const wanted = std::getenv("PACELINE_TRANSPORT");
+  if (options.transport.value_or(wanted == nullptr ? "" : wanted) == "shm") {
+    throw CLI::ValidationError("--transport", "shm ends at the host: a job over several hosts needs auto or tcp");
   }
   nodes.bind = arguments.bind;
   nodes.job = arguments.job;
