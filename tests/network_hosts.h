@@ -47,14 +47,14 @@ class NetworkHosts {
     const int network = ++networks;
     switch_ = fmt::format("s{}", network);
     shell(fmt::format(
-        "ip netns add {0} && ip -n {0} link add br type bridge forward_delay 0 && ip -n {0} link set br up", switch_));
+        "ip netns add {0} && ip -n {0} link add name sw type bridge forward_delay 0 && ip -n {0} link set sw up", switch_));
     std::string names = "127.0.0.1 localhost\n::1 localhost\n";
     for (int host = 0; host < count; ++host) {
       names_.push_back(fmt::format("h{}-{}", network, host));
       shell(fmt::format(
           "ip netns add {0} && ip -n {0} link set lo up && "
           "ip -n {0} link add eth type veth peer name p{2} netns {1} && "
-          "ip -n {1} link set p{2} master br up && ip -n {0} link set eth up && "
+          "ip -n {1} link set p{2} master sw up && ip -n {0} link set eth up && "
           "ip -n {0} address add 10.77.0.{3}/24 dev eth && ip -n {0} address add fd77::{3}/64 dev eth nodad",
           names_.back(), switch_, host, host + 1));
     }

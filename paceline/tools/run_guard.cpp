@@ -140,18 +140,18 @@ int Guard::run() {
   if (remotes_.any_alive()) stop_workers();
   else end_everything();
   if (orphaned_) return kExitInternal;
-  output_.drain(workers_.size());
+  output_.drain_workers();
   wait_for_others();
   const int exit_code = conclude();
   const Deadline patience(kTermTime);
   while (remotes_.any_alive() && !orphaned_ && !impatient_ && !patience.passed()) wait_for_events(false);
   end_everything();
-  output_.drain(workers_.size() + remotes_.size());
+  output_.drain_launchers();
   // The reader may take its time; signals and the front's death still count.
   while (!output_.all_written() && !orphaned_ && !impatient_) wait_for_events(false);
   if (exit_code != 0 || output_.write_error() == 0) return exit_code;
   const Verdict lost = lost_output();
-  output_.print(lost.text);
+  output_.print("paceline: " + lost.text);
   return lost.exit_code;
 }
 
@@ -444,7 +444,10 @@ int Guard::conclude() {
 
 Verdict Guard::judge() {
   if (start_exit_code_ != 0) return {.text = "", .exit_code = start_exit_code_};
-  if (output_.write_error() != 0 && interrupted_by_ == 0) return lost_output();
+  if (output_.write_error() != 0 && interrupted_by_ == 0) {
+    const Verdict lost = lost_output();
+    return {.text = "paceline: " + lost.text, .exit_code = lost.exit_code};
+  }
   if (interrupted_by_ != 0) {
     return {.text = "paceline: " + interrupted_how_, .exit_code = 128 + interrupted_by_, .signal = interrupted_by_};
   }
@@ -463,7 +466,7 @@ Verdict Guard::judge() {
 
 Verdict Guard::lost_output() const {
   const int error = output_.write_error();
-  return {.text = fmt::format("paceline: ended the job, since its output cannot be written: {}",
+  return {.text = fmt::format("ended the job, since its output cannot be written: {}",
                               std::generic_category().message(error)),
           .exit_code = error == EPIPE ? 128 + SIGPIPE : kExitOutput};
 }

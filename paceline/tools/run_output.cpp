@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstdlib>
@@ -37,7 +36,8 @@ JobOutput::JobOutput(bool tag)
       err_(STDERR_FILENO) {}
 
 void JobOutput::add_worker(UniqueFd out, UniqueFd err, int first_rank) {
-  const int rank = first_rank + static_cast<int>(streams_.size() / 2);
+  const int rank = first_rank + static_cast<int>(workers_.size());
+  workers_.push_back(streams_.size());
   for (UniqueFd* pipe : {&out, &err}) {
     const bool coloured = sink_of(streams_.size()).terminal() && wants_colour();
     streams_.push_back({.pipe = std::move(*pipe), .tag = tag_ ? tag_of(rank, coloured) : ""});
@@ -45,6 +45,7 @@ void JobOutput::add_worker(UniqueFd out, UniqueFd err, int first_rank) {
 }
 
 void JobOutput::add_launcher(UniqueFd out, UniqueFd err) {
+  launchers_.push_back(streams_.size());
   streams_.push_back({.pipe = std::move(out), .tag = ""});
   streams_.push_back({.pipe = std::move(err), .tag = ""});
 }
@@ -70,11 +71,17 @@ void JobOutput::handle_polled(const std::vector<pollfd>& polled) {
   }
 }
 
-void JobOutput::drain(std::size_t how_many) {
-  for (std::size_t stream = 0; stream < std::min(2 * how_many, streams_.size()); ++stream) {
-    while (streams_[stream].pipe && read(stream)) continue;
-    finish(stream);
-  }
+void JobOutput::drain_workers() {
+  for (const std::size_t first : workers_) drain(first), drain(first + 1);
+}
+
+void JobOutput::drain_launchers() {
+  for (const std::size_t first : launchers_) drain(first), drain(first + 1);
+}
+
+void JobOutput::drain(std::size_t stream) {
+  while (streams_[stream].pipe && read(stream)) continue;
+  finish(stream);
 }
 
 void JobOutput::print(std::string_view text) {

@@ -22,7 +22,6 @@ class RemoteLaunchers {
   /// the program.
   void start(const NodeOptions& options, const std::string& rendezvous, WorkerProgram like, JobOutput& output);
 
-  std::size_t size() const { return started_.size(); }
   bool any_alive() const;
   /// To be told of every process that has ended.
   void ended(pid_t pid, int status);

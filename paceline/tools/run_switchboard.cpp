@@ -250,7 +250,8 @@ void Switchboard::hang_up_when_due(Line& line) {
     ::shutdown(line.socket.get(), SHUT_WR);
     line.close_by = Deadline(kLastWords);
   }
-  if (line.close_by && line.close_by->passed()) line.socket.reset();
+  // Who is silent does not read.
+  if (line.reported || (line.close_by && line.close_by->passed())) line.socket.reset();
 }
 
 void Switchboard::lose(int number, Line& line, const std::string& why) {
