@@ -7,6 +7,9 @@ build_packages=(
   nlohmann-json3-dev libcli11-dev libhwy-dev libxxhash-dev libssl-dev libgtest-dev dataset-fashion-mnist
 )
 
+# What tests need beside that: hosts that are network namespaces.
+test_packages=(iproute2 iptables util-linux)
+
 die() {
   printf '%s\n' "$*" >&2
   exit 1

@@ -86,10 +86,11 @@ inline AssertionResult eventually(const std::function<bool()>& condition) {
 
 struct Setup {
   std::map<std::string, std::string> environment = {};
-  bool terminal = false;         // stdout and stderr are a pseudo-terminal
-  bool closed = false;           // stdout and stderr are closed
-  std::string cgroup = {};       // the folder of one to start it in
-  unsigned long open_files = 0;  // its limit of them, soft and hard, if not 0
+  bool terminal = false;                 // stdout and stderr are a pseudo-terminal
+  bool closed = false;                   // stdout and stderr are closed
+  std::string cgroup = {};               // the folder of one to start it in
+  unsigned long open_files = 0;          // its limit of them, soft and hard, if not 0
+  std::vector<std::string> within = {};  // a command that becomes what its further arguments say, as nice does
 };
 
 class Job {
@@ -105,7 +106,8 @@ class Job {
     } else if (::pipe2(out, O_CLOEXEC) != 0 || ::pipe2(err, O_CLOEXEC) != 0) {
       throw system_error("pipe", errno);
     }
-    std::vector<std::string> words{PACELINE_BINARY}, variables;
+    std::vector<std::string> words = setup.within, variables;
+    words.emplace_back(PACELINE_BINARY);
     words.insert(words.end(), arguments.begin(), arguments.end());
     for (char** variable = environ; *variable != nullptr; ++variable) {
       const std::string name = std::string(*variable).substr(0, std::string(*variable).find('='));

@@ -1,4 +1,4 @@
-// The store's promises, once for ranks that are threads (memory) and once over a StoreServer (socket), and what a
+// The store's promises, for ranks that are threads (memory) and over a StoreServer (Unix socket, TCP), and what a
 // server does with clients that are broken or not ours.
 #include "paceline/comm/store.h"
 
@@ -47,16 +47,22 @@ struct ServerWorld final : World {
   std::shared_ptr<Store> open() override { return connect_store(server.address(), patience()); }
 };
 
+struct TcpWorld final : World {
+  const Secret secret = Secret::random();
+  StoreServer server{{.addresses = {SocketAddress("127.0.0.1", 0)}, .secret = secret}};
+  std::shared_ptr<Store> open() override { return connect_store(server.tcp_addresses().front(), patience(), secret); }
+};
+
 template <class Kind>
 struct StoreTest : testing::Test {
   Kind world;
 };
-using Kinds = testing::Types<MemoryWorld, ServerWorld>;
+using Kinds = testing::Types<MemoryWorld, ServerWorld, TcpWorld>;
 
 struct KindNames {
   template <class Kind>
   static std::string GetName(int) {
-    return std::is_same_v<Kind, MemoryWorld> ? "Memory" : "Server";
+    return std::is_same_v<Kind, MemoryWorld> ? "Memory" : std::is_same_v<Kind, ServerWorld> ? "Server" : "Tcp";
   }
 };
 TYPED_TEST_SUITE(StoreTest, Kinds, KindNames);
@@ -415,7 +421,8 @@ TEST(StoreServer, AnEndedLauncherIsASystemErrorAtOnce) {
 }
 
 TEST(StoreClient, SomethingElseThanAnAddressIsRefused) {
-  for (const std::string address : {"", "unix:@", "tcp:1.2.3.4:5", "/tmp/socket"}) {
+  for (const std::string address :
+       {"", "unix:@", "tcp:", "tcp:1.2.3.4", "tcp:fd00::1:5", "tcp:1.2.3.4:x", "/tmp/socket"}) {
     EXPECT_EQ(error_of([&] { connect_store(address, patience()); }).code(), ErrorCode::InvalidArgument) << address;
   }
   EXPECT_EQ(error_of([&] { connect_store("unix:@" + std::string(200, 'x'), patience()); }).code(),

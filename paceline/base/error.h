@@ -32,6 +32,7 @@ enum class Fault : std::uint16_t {
   NeverJoined = 205,     ///< It ended before it joined.
   OutOfMemory = 206,     ///< The kernel killed it for want of memory.
   PeerExited = 207,      ///< It exited with a code that is not 0, and did not say why.
+  HostLost = 208,        ///< A host's launcher has ended, or nothing is heard from it.
   CallsDiffer = 301,
   ModelsDiffer = 302,
   WaitedTooLong = 401,

@@ -55,12 +55,17 @@ void read_ports(const std::string& text, TcpOptions& tcp) {
   throw Error(ErrorCode::InvalidArgument, fmt::format("PACELINE_PORTS={} is no port or range, e.g. 4000-4100", text));
 }
 
+std::optional<Secret> secret() {
+  if (const auto path = variable("PACELINE_SECRET_FILE")) return Secret::from_file(*path);
+  if (const auto digits = variable("PACELINE_SECRET")) return Secret::from_hex(*digits);
+  return std::nullopt;
+}
+
 TcpOptions tcp_options() {
   TcpOptions tcp;
   tcp.bind = variable("PACELINE_BIND").value_or("");
   if (const auto ports = variable("PACELINE_PORTS")) read_ports(*ports, tcp);
-  if (const auto path = variable("PACELINE_SECRET_FILE")) tcp.secret = Secret::from_file(*path);
-  else if (const auto secret = variable("PACELINE_SECRET")) tcp.secret = Secret::from_hex(*secret);
+  tcp.secret = secret();
   const std::string all_reduce = one_of("PACELINE_ALL_REDUCE", {"auto", "direct", "ring"});
   if (all_reduce == "direct") tcp.all_reduce = Algorithm::Direct;
   if (all_reduce == "ring") tcp.all_reduce = Algorithm::Ring;
@@ -149,7 +154,8 @@ Comm Comm::from_env() {
   }
   CommOptions options;
   if (variable("PACELINE_TIMEOUT")) options.timeout = std::chrono::seconds(whole_number("PACELINE_TIMEOUT", 1));
-  auto store = connect_store(*address, Deadline(options.timeout));
+  auto store =
+      connect_store(*address, Deadline(options.timeout), address->starts_with("tcp:") ? secret() : std::nullopt);
   auto board = open_board();
   if (board) options.board = board->board();
   const std::string transport = one_of("PACELINE_TRANSPORT", {"auto", "shm", "tcp"});

@@ -1,12 +1,18 @@
 #include "paceline/comm/guests.h"
 
-#include <poll.h>
 #include <sys/socket.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
+#include <utility>
 
 namespace paceline {
+namespace {
+
+constexpr Nanoseconds kAcceptPause = std::chrono::milliseconds(100);
+
+}  // namespace
 
 Guests::Guests(std::vector<UniqueFd> listeners, const Secret& secret)
     : listeners_(std::move(listeners)), secret_(secret) {}
@@ -14,24 +20,54 @@ Guests::Guests(std::vector<UniqueFd> listeners, const Secret& secret)
 std::optional<Guests::Guest> Guests::next(Nanoseconds patience) {
   const Deadline deadline(patience);
   do {
-    std::erase_if(strangers_, [](const Stranger& stranger) { return stranger.deadline.passed(); });
-    std::vector<pollfd> polled;
-    for (const UniqueFd& listener : listeners_) polled.push_back({listener.get(), POLLIN, 0});
-    for (const Stranger& stranger : strangers_) polled.push_back({stranger.socket.get(), POLLIN, 0});
-    Nanoseconds nap = std::max(deadline.left(), Nanoseconds(0));
-    if (!strangers_.empty()) nap = std::min(nap, std::max(strangers_.front().deadline.left(), Nanoseconds(0)));
-    ::poll(polled.data(), polled.size(), static_cast<int>(std::chrono::ceil<std::chrono::milliseconds>(nap).count()));
-    auto entry = polled.begin() + static_cast<std::ptrdiff_t>(listeners_.size());
-    for (auto stranger = strangers_.begin(); stranger != strangers_.end(); ++entry) {
-      const auto current = stranger++;
-      if (entry->revents == 0) continue;
-      if (auto guest = hear(current)) return guest;
+    if (proved_.empty()) {
+      std::vector<pollfd> polled;
+      add_polled(polled);
+      const Nanoseconds left = std::max(deadline.left(), Nanoseconds(0));
+      const Nanoseconds nap = std::min(left, due().value_or(left));
+      ::poll(polled.data(), polled.size(), static_cast<int>(std::chrono::ceil<std::chrono::milliseconds>(nap).count()));
+      proved_ = handle_polled(polled);
     }
-    for (std::size_t i = 0; i < listeners_.size(); ++i) {
-      if (polled[i].revents != 0) welcome(listeners_[i].get());
+    if (!proved_.empty()) {
+      Guest guest = std::move(proved_.front());
+      proved_.erase(proved_.begin());
+      return guest;
     }
   } while (!deadline.passed());
   return std::nullopt;
+}
+
+void Guests::add_polled(std::vector<pollfd>& polled) {
+  if (accept_again_ && accept_again_->passed()) accept_again_.reset();
+  polled_from_ = polled.size();
+  for (const UniqueFd& listener : listeners_) {
+    polled.push_back({listener.get(), static_cast<short>(accept_again_ ? 0 : POLLIN), 0});
+  }
+  for (const Stranger& stranger : strangers_) polled.push_back({stranger.socket.get(), POLLIN, 0});
+}
+
+std::vector<Guests::Guest> Guests::handle_polled(const std::vector<pollfd>& polled) {
+  std::vector<Guest> guests;
+  // Read before the time is looked at: this process may have been stopped since the proof came.
+  auto entry = polled.begin() + static_cast<std::ptrdiff_t>(polled_from_ + listeners_.size());
+  for (auto stranger = strangers_.begin(); stranger != strangers_.end(); ++entry) {
+    const auto current = stranger++;
+    if (entry->revents == 0) continue;
+    if (auto guest = hear(current)) guests.push_back(std::move(*guest));
+  }
+  std::erase_if(strangers_, [](const Stranger& stranger) { return stranger.deadline.passed(); });
+  for (std::size_t i = 0; i < listeners_.size(); ++i) {
+    if (polled[polled_from_ + i].revents != 0) welcome(listeners_[i].get());
+  }
+  return guests;
+}
+
+std::optional<Nanoseconds> Guests::due() const {
+  std::optional<Nanoseconds> nearest;
+  if (!strangers_.empty()) nearest = strangers_.front().deadline.left();
+  if (accept_again_) nearest = std::min(nearest.value_or(accept_again_->left()), accept_again_->left());
+  if (nearest) nearest = std::max(*nearest, Nanoseconds(0));
+  return nearest;
 }
 
 void Guests::welcome(int listener) {
@@ -39,7 +75,11 @@ void Guests::welcome(int listener) {
   socklen_t length = sizeof address;
   auto* const raw = reinterpret_cast<sockaddr*>(&address);
   UniqueFd socket(::accept4(listener, raw, &length, SOCK_NONBLOCK | SOCK_CLOEXEC));
-  if (!socket) return;  // it has gone already, or this process has no descriptor left for it
+  if (!socket) {
+    const bool gone = errno == EAGAIN || errno == EINTR || errno == ECONNABORTED;
+    if (!gone) accept_again_ = Deadline(kAcceptPause);
+    return;
+  }
   Handshake handshake(secret_);
   const auto challenge = handshake.challenge();
   // A new connection takes that much at once.

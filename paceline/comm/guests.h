@@ -1,5 +1,7 @@
 #pragma once
 
+#include <poll.h>
+
 #include <list>
 #include <optional>
 #include <string>
@@ -12,9 +14,9 @@
 
 namespace paceline {
 
-/// Those who connect to a listening rank. Whoever does not prove within 2 s that it knows the secret is sent away;
-/// until then no more than Handshake::kProofBytes are read from it, and at most kAtOnce are heard at a time: where more
-/// come, the one that has been there longest has to go.
+/// Those who connect to a listening rank, store or launcher. Whoever does not prove within 2 s that it knows the secret
+/// is sent away; until then no more than Handshake::kProofBytes are read from it, and at most kAtOnce are heard at a
+/// time: where more come, the one that has been there longest has to go.
 class Guests {
  public:
   static constexpr std::size_t kAtOnce = 64;
@@ -31,6 +33,14 @@ class Guests {
   /// The next one that has proved itself, waiting for as long as this at most.
   std::optional<Guest> next(Nanoseconds patience);
 
+  // For who has a poll() of its own, and calls nothing that blocks.
+
+  /// Adds what to poll, and takes the result from the same place. Gives those that have proved themselves.
+  void add_polled(std::vector<pollfd>& polled);
+  std::vector<Guest> handle_polled(const std::vector<pollfd>& polled);
+  /// After how long handle_polled() has something to do though nothing was polled; nothing if never.
+  std::optional<Nanoseconds> due() const;
+
  private:
   struct Stranger {
     UniqueFd socket;
@@ -44,9 +54,12 @@ class Guests {
   void welcome(int listener);
   std::optional<Guest> hear(std::list<Stranger>::iterator stranger);
 
-  const std::vector<UniqueFd> listeners_;
-  const Secret secret_;
-  std::list<Stranger> strangers_;  // the one that has been there longest in front
+  std::vector<UniqueFd> listeners_;
+  Secret secret_;
+  std::list<Stranger> strangers_;         // the one that has been there longest in front
+  std::optional<Deadline> accept_again_;  // with no descriptor left, a listener would be ready over and over
+  std::size_t polled_from_ = 0;
+  std::vector<Guest> proved_;  // for next(), which gives one at a time
 };
 
 }  // namespace paceline

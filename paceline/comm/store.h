@@ -2,10 +2,12 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 
 #include "paceline/base/clock.h"
+#include "paceline/comm/secret.h"
 
 namespace paceline {
 
@@ -32,7 +34,11 @@ class Store {
 /// The store for ranks that are threads of one process.
 std::shared_ptr<Store> make_memory_store();
 
-/// Connects to a StoreServer, e.g. of the launcher. `address` is as StoreServer::address() gives it. Throws System.
-std::shared_ptr<Store> connect_store(const std::string& address, Deadline deadline);
+/// Connects to a StoreServer, e.g. of the launcher. `address` is as StoreServer::address() gives it, or
+/// "tcp:HOST:PORT", of which all addresses that HOST has are tried, and which needs `secret`. Throws InvalidArgument
+/// for what is no address, a host that does not resolve and a missing secret; Mismatch where the server knows another
+/// one; System, naming host and port, where it cannot be reached by the deadline.
+std::shared_ptr<Store> connect_store(const std::string& address, Deadline deadline,
+                                     const std::optional<Secret>& secret = {});
 
 }  // namespace paceline

@@ -1,14 +1,11 @@
 #include <fmt/format.h>
 #include <poll.h>
 #include <sys/socket.h>
-#include <sys/un.h>
 
 #include <algorithm>
 #include <array>
 #include <cerrno>
 #include <chrono>
-#include <cstddef>
-#include <cstring>
 #include <limits>
 #include <mutex>
 #include <utility>
@@ -16,6 +13,7 @@
 
 #include "paceline/base/unique_fd.h"
 #include "paceline/comm/store.h"
+#include "paceline/comm/store_door.h"
 #include "paceline/comm/store_failure.h"
 #include "paceline/comm/store_protocol.h"
 
@@ -28,7 +26,6 @@ using std::chrono::milliseconds;
 constexpr std::chrono::seconds kAnswerTime{30};
 // A rank that reports its own failure has better things to do than to wait.
 constexpr std::chrono::seconds kReportTime{2};
-constexpr std::string_view kPrefix = "unix:@";
 
 /// Waits until the socket is ready for `events`; false at the deadline.
 bool wait_ready(int fd, short events, Deadline deadline) {
@@ -45,7 +42,10 @@ bool wait_ready(int fd, short events, Deadline deadline) {
 
 class StoreClient final : public Store {
  public:
-  StoreClient(std::string address, Deadline deadline) : address_(std::move(address)) { give_back(connect(deadline)); }
+  StoreClient(std::string address, const std::optional<Secret>& secret, Deadline deadline)
+      : address_(std::move(address)), door_(store_door(address_, secret)) {
+    give_back(door_(deadline));
+  }
 
   void set(std::string_view key, std::string_view value) override {
     ask({.op = StoreOp::Set, .key = std::string(key), .value = std::string(value)}, Deadline(kAnswerTime));
@@ -82,14 +82,13 @@ class StoreClient final : public Store {
  private:
   StoreMessage ask(const StoreMessage& request, Deadline deadline);
   UniqueFd take_connection(Deadline deadline);
-  UniqueFd connect(Deadline deadline) const;
   void send(int fd, const std::string& bytes, Deadline deadline) const;
   StoreMessage receive(int fd, Deadline deadline) const;
   void give_back(UniqueFd connection);
   Error lost(int errno_value) const;
-  Error silent() const;
 
   const std::string address_;
+  const StoreDoor door_;
   std::mutex mutex_;
   // A connection carries one request at a time. Threads that call at the same time, say fail() during a get(), each
   // get their own.
@@ -118,29 +117,7 @@ UniqueFd StoreClient::take_connection(Deadline deadline) {
       return connection;
     }
   }
-  return connect(deadline);
-}
-
-UniqueFd StoreClient::connect(Deadline deadline) const {
-  sockaddr_un to{};
-  to.sun_family = AF_UNIX;
-  const std::string name = address_.substr(kPrefix.size());
-  std::memcpy(to.sun_path + 1, name.data(), name.size());
-  const auto length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
-
-  UniqueFd fd(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (!fd) throw system_error("cannot create a socket for the store", errno);
-  while (::connect(fd.get(), reinterpret_cast<const sockaddr*>(&to), length) != 0) {
-    if (errno == ECONNREFUSED) {
-      throw Error(ErrorCode::System, fmt::format("nobody serves the store at {}: the launcher has ended", address_));
-    }
-    // EAGAIN: too many wait to be accepted. There is nothing to poll for.
-    if (errno != EAGAIN && errno != EINTR)
-      throw system_error(fmt::format("cannot reach the store at {}", address_), errno);
-    if (deadline.passed()) throw silent();
-    ::poll(nullptr, 0, 1);
-  }
-  return fd;
+  return door_(deadline);
 }
 
 void StoreClient::send(int fd, const std::string& bytes, Deadline deadline) const {
@@ -149,7 +126,7 @@ void StoreClient::send(int fd, const std::string& bytes, Deadline deadline) cons
     if (count >= 0) {
       sent += static_cast<std::size_t>(count);
     } else if (errno == EAGAIN) {
-      if (!wait_ready(fd, POLLOUT, deadline)) throw silent();
+      if (!wait_ready(fd, POLLOUT, deadline)) throw store_silent(address_);
     } else if (errno != EINTR) {
       throw lost(errno);
     }
@@ -167,7 +144,7 @@ StoreMessage StoreClient::receive(int fd, Deadline deadline) const {
     } else if (count == 0) {
       throw lost(0);
     } else if (errno == EAGAIN) {
-      if (!wait_ready(fd, POLLIN, deadline)) throw silent();
+      if (!wait_ready(fd, POLLIN, deadline)) throw store_silent(address_);
     } else if (errno != EINTR) {
       throw lost(errno);
     }
@@ -184,20 +161,11 @@ Error StoreClient::lost(int errno_value) const {
   return errno_value == 0 ? Error(ErrorCode::System, doing) : system_error(doing, errno_value);
 }
 
-Error StoreClient::silent() const {
-  return Error(ErrorCode::System,
-               fmt::format("the store at {} does not answer: its launcher is stopped or stuck", address_));
-}
-
 }  // namespace
 
-std::shared_ptr<Store> connect_store(const std::string& address, Deadline deadline) {
-  const std::size_t name_length = address.size() - std::min(address.size(), kPrefix.size());
-  if (!address.starts_with(kPrefix) || name_length == 0 || name_length > sizeof(sockaddr_un::sun_path) - 1) {
-    throw Error(ErrorCode::InvalidArgument,
-                fmt::format("\"{}\" is no store address; `paceline run` gives one as unix:@NAME", address));
-  }
-  return std::make_shared<StoreClient>(address, deadline);
+std::shared_ptr<Store> connect_store(const std::string& address, Deadline deadline,
+                                     const std::optional<Secret>& secret) {
+  return std::make_shared<StoreClient>(address, secret, deadline);
 }
 
 }  // namespace paceline

@@ -21,8 +21,12 @@
 #include <vector>
 
 #include "paceline/base/unique_fd.h"
+#include "paceline/comm/greeting.h"
+#include "paceline/comm/guests.h"
 #include "paceline/comm/store_protocol.h"
 #include "paceline/comm/store_state.h"
+#include "paceline/comm/tcp_address.h"
+#include "paceline/comm/tcp_socket.h"
 
 namespace paceline {
 namespace {
@@ -31,6 +35,9 @@ constexpr std::size_t kMaxConnections = 4096;
 constexpr std::size_t kReadBytes = std::size_t{64} << 10;
 // With no descriptor left to accept() with, the listener would be ready at once, over and over.
 constexpr int kAcceptPauseMs = 100;
+
+// A client's host that has not answered for so long is gone. Longer than launchers take to see that, who can say more.
+constexpr std::chrono::seconds kTcpSilence{10};
 
 constexpr std::int64_t kLongestWaitMs = std::int64_t{1000} * 3600 * 24 * 365;
 
@@ -57,7 +64,7 @@ std::string random_name() {
   return name;
 }
 
-UniqueFd listen_on(const std::string& name) {
+UniqueFd listen_on_name(const std::string& name) {
   UniqueFd fd(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!fd) throw system_error("cannot create the store's socket", errno);
   sockaddr_un address{};
@@ -100,7 +107,9 @@ bool same_user(int socket) {
 
 class StoreServer::Impl {
  public:
-  Impl() : name_(random_name()), listener_(listen_on(name_)), wake_(make_event()), early_(make_event()) {
+  explicit Impl(const StoreOverTcp* tcp)
+      : name_(random_name()), listener_(listen_on_name(name_)), wake_(make_event()), early_(make_event()) {
+    if (tcp != nullptr) listen_over_tcp(*tcp);
     // The program's signals belong to its own threads.
     sigset_t all, before;
     sigfillset(&all);
@@ -119,6 +128,7 @@ class StoreServer::Impl {
   }
 
   const std::string& name() const { return name_; }
+  const std::vector<std::string>& tcp_addresses() const { return tcp_addresses_; }
   int early_fd() const { return early_.get(); }
 
   /// Runs `change` on the state and lets the thread answer those who waited for it.
@@ -138,11 +148,13 @@ class StoreServer::Impl {
   }
 
  private:
+  void listen_over_tcp(const StoreOverTcp& tcp);
   void serve();
   bool receive(Connection& connection);
   void take_requests(Connection& connection);
   void handle(Connection& connection, const StoreMessage& request);
   void accept_all();
+  void admit(Guests::Guest guest);
   void check_left(std::size_t known);
   void answer_waiting(Connection& connection);
   void reply(Connection& connection, const StoreMessage& message);
@@ -150,15 +162,26 @@ class StoreServer::Impl {
   int poll_timeout() const;
 
   const std::string name_;
+  std::vector<std::string> tcp_addresses_;
   const UniqueFd listener_, wake_, early_;
   mutable std::mutex mutex_;
   StoreState state_;   // under mutex_
   bool stop_ = false;  // under mutex_
   // Of the thread.
   std::vector<Connection> connections_;
+  std::optional<Guests> guests_;
   bool accept_paused_ = false;
   std::thread thread_;
 };
+
+void StoreServer::Impl::listen_over_tcp(const StoreOverTcp& tcp) {
+  std::vector<UniqueFd> listeners;
+  for (const SocketAddress& address : tcp.addresses) {
+    listeners.push_back(listen_on(address, tcp.first_port, tcp.last_port, SOMAXCONN));
+    tcp_addresses_.push_back("tcp:" + local_address(listeners.back().get()).text());
+  }
+  guests_.emplace(std::move(listeners), tcp.secret);
+}
 
 void StoreServer::Impl::serve() {
   std::vector<pollfd> polled;
@@ -179,6 +202,7 @@ void StoreServer::Impl::serve() {
       const int events = (busy ? POLLRDHUP : POLLIN) | (connection.out.empty() ? 0 : POLLOUT);
       polled.push_back({connection.fd.get(), static_cast<short>(events), 0});
     }
+    if (guests_) guests_->add_polled(polled);
     const int timeout_ms = left_known > left_checked ? 0 : poll_timeout();
     accept_paused_ = false;
     if (::poll(polled.data(), polled.size(), timeout_ms) < 0) continue;  // EINTR, or out of memory for a moment
@@ -203,6 +227,9 @@ void StoreServer::Impl::serve() {
       take_requests(connection);
     }
     if ((polled[1].revents & POLLIN) != 0) accept_all();
+    if (guests_) {
+      for (Guests::Guest& guest : guests_->handle_polled(polled)) admit(std::move(guest));
+    }
     std::erase_if(connections_, [](const Connection& connection) { return connection.closed; });
   }
 }
@@ -304,6 +331,19 @@ void StoreServer::Impl::accept_all() {
   }
 }
 
+void StoreServer::Impl::admit(Guests::Guest guest) {
+  if (guest.introduction != introduction_for(Purpose::Store) || connections_.size() >= kMaxConnections) return;
+  try {
+    tune(guest.socket.get(), kTcpSilence, local_address(guest.socket.get()).is_loopback());
+  } catch (const Error&) {
+    return;  // it has gone already
+  }
+  connections_.push_back({.fd = std::move(guest.socket), .in = {}, .out = {}, .wait = {}});
+  const auto* answer = reinterpret_cast<const char*>(guest.answer.data());
+  connections_.back().out.assign(answer, guest.answer.size());
+  flush(connections_.back());
+}
+
 void StoreServer::Impl::check_left(std::size_t known) {
   if (known == 0 || state_.first_failure()) return;
   const auto used = [](const Connection& connection) { return connection.used; };
@@ -319,13 +359,19 @@ int StoreServer::Impl::poll_timeout() const {
     // Rounded up, or the last millisecond would be spent spinning.
     nearest = std::min(nearest, std::chrono::ceil<std::chrono::milliseconds>(connection.wait->deadline.left()));
   }
+  if (const auto due = guests_ ? guests_->due() : std::nullopt) {
+    nearest = std::min(nearest, std::chrono::ceil<std::chrono::milliseconds>(*due));
+  }
   return static_cast<int>(std::max<std::int64_t>(nearest.count(), 0));
 }
 
-StoreServer::StoreServer() : impl_(std::make_unique<Impl>()) {}
+StoreServer::StoreServer() : impl_(std::make_unique<Impl>(nullptr)) {}
+StoreServer::StoreServer(const StoreOverTcp& tcp) : impl_(std::make_unique<Impl>(&tcp)) {}
 StoreServer::~StoreServer() = default;
 
 std::string StoreServer::address() const { return "unix:@" + impl_->name(); }
+
+const std::vector<std::string>& StoreServer::tcp_addresses() const { return impl_->tcp_addresses(); }
 
 void StoreServer::set(std::string_view key, std::string_view value) {
   bool done = false;

@@ -1,29 +1,47 @@
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
+#include "paceline/comm/secret.h"
 #include "paceline/comm/store_failure.h"
+#include "paceline/comm/tcp_address.h"
 
 namespace paceline {
 
+/// Where a store listens beside its Unix socket. TcpOptions::bind is made addresses of by addresses_to_bind().
+struct StoreOverTcp {
+  std::vector<SocketAddress> addresses;
+  /// On each address, the first free one of this range; any where both are 0.
+  std::uint16_t first_port = 0, last_port = 0;
+  /// Who does not know it is not let in, on loopback neither: other users are there too.
+  Secret secret;
+};
+
 /// The store of a job, run by its launcher and reached by connect_store(). It listens on a Unix socket with a random
 /// name in the abstract namespace, so nothing lies in the file system and nothing outlives the process, and it serves
-/// only processes of its own user. One thread serves all clients; what they can make it hold is bounded.
+/// only processes of its own user. Over TCP, where asked for, it serves whoever proves that it knows the job's secret.
+/// One thread serves all clients; what they can make it hold is bounded.
 ///
-/// Every method may be called from any thread. The constructor throws System.
+/// Every method may be called from any thread. The constructors throw System.
 class StoreServer {
  public:
   StoreServer();
+  /// Also listens over TCP.
+  explicit StoreServer(const StoreOverTcp& tcp);
   ~StoreServer();
   StoreServer(const StoreServer&) = delete;
   StoreServer& operator=(const StoreServer&) = delete;
 
   /// What connect_store() takes, e.g. "unix:@paceline-0f3a...".
   std::string address() const;
+  /// The same over TCP, one for each address that it listens on, e.g. "tcp:10.0.0.1:4711".
+  const std::vector<std::string>& tcp_addresses() const;
 
   void set(std::string_view key, std::string_view value);
   /// Like Store::fail(): waiting clients throw the first report. Of each rank the first report is kept.

@@ -93,6 +93,7 @@ UniqueFd connect_to(const SocketAddress& address, Deadline deadline, std::string
   }
   if (error == 0) return socket;
   why = fmt::format("{}: {}", address.text(), system_error("connecting", error).message());
+  errno = error;
   return {};
 }
 

@@ -18,7 +18,7 @@ namespace paceline {
 UniqueFd listen_on(const SocketAddress& address, std::uint16_t first_port, std::uint16_t last_port, int backlog);
 SocketAddress local_address(int socket);
 
-/// A connection, or none and why.
+/// A connection, or none and why, also in errno.
 UniqueFd connect_to(const SocketAddress& address, Deadline deadline, std::string& why);
 
 /// False if the connection or the time ended first.

@@ -151,16 +151,22 @@ std::string process_state(pid_t pid) {
 }
 
 std::string rank_table(const std::vector<RankView>& views, Nanoseconds at) {
-  std::string text =
-      fmt::format("  {:>5} {:>8}  {:<14} {:>7} {:>7}  {}\n", "rank", "pid", "state", "beat", "step", "where");
+  std::size_t widest = 0;
+  for (const RankView& view : views) widest = std::max(widest, view.host.size());
+  const auto column = [&](const std::string& host) {
+    return widest == 0 ? "" : fmt::format("{:<{}}  ", host, std::max<std::size_t>(widest, 4));
+  };
+  std::string text = fmt::format("  {:>5} {}{:>8}  {:<14} {:>7} {:>7}  {}\n", "rank", column("host"), "pid", "state",
+                                 "beat", "step", "where");
   for (const RankView& view : views) {
-    text += fmt::format("  {:>5} {:>8}  {:<14} {:>7} {:>7}  {}\n", view.rank, view.pid,
-                        view.ended ? "ended" : process_state(view.pid),
+    const std::string state = !view.state.empty() ? view.state : view.ended ? "ended" : process_state(view.pid);
+    text += fmt::format("  {:>5} {}{:>8}  {:<14} {:>7} {:>7}  {}\n", view.rank, column(view.host), view.pid, state,
                         view.beats && !view.ended ? age(at - view.beat_age, at) : "-",
                         view.step != 0 ? std::to_string(view.step) : "-", whereabouts(view, at));
     const OperationView* const last = view.last_completed();
     if (view.waiting() != nullptr && last != nullptr && !view.ended) {
-      text += fmt::format("  {:>5} {:>8}  {:<14} {:>7} {:>7}  last completed: {}\n", "", "", "", "", "", last->text);
+      text += fmt::format("  {:>5} {}{:>8}  {:<14} {:>7} {:>7}  last completed: {}\n", "", column(""), "", "", "", "",
+                          last->text);
     }
   }
   return text;

@@ -34,6 +34,7 @@ struct RankView {
   Nanoseconds beat_age{};
   std::uint64_t step = 0;                      ///< 0: unknown.
   std::vector<OperationView> operations = {};  ///< The newest first.
+  std::string host = {}, state = {};           ///< Of a rank of another host, as that host has them.
 
   /// The operation that its thread is in; nullptr if it is in none.
   const OperationView* waiting() const;

@@ -12,9 +12,11 @@
 #include <string>
 #include <string_view>
 
+#include "paceline/base/error.h"
 #include "paceline/tools/commands.h"
 #include "paceline/tools/numbers.h"
 #include "paceline/tools/run_front.h"
+#include "paceline/tools/run_node_arguments.h"
 #include "paceline/tools/run_options.h"
 
 namespace paceline::tools {
@@ -33,10 +35,15 @@ constexpr const char* kHelp =
     "      Four compute threads a worker (the default is one), and a variable for all of them.\n"
     "  paceline run -n 2 --no-tag -- sh -c 'echo \"$RANK of $WORLD_SIZE\"'\n"
     "      Any program works, also one that does not use the library.\n"
+    "  paceline run --nnodes 2 --node-rank 0 --rendezvous node0:4000 -n 4 -- ./my_program\n"
+    "      The first of two hosts. It prints the command line for the other one.\n"
+    "  paceline run --hosts node0,node1:8 -n 4 -- ./my_program\n"
+    "      The same from one terminal, by ssh; eight workers on node1. paceline is at the same place on both.\n"
     "\n"
-    "Each worker finds RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, GROUP_RANK, MASTER_ADDR, MASTER_PORT,\n"
-    "PACELINE_STORE, PACELINE_BOARD, PACELINE_JOB and PACELINE_PROGRESS in its environment, and /dev/null as its "
-    "input.\n"
+    "Each worker finds RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, GROUP_RANK, GROUP_WORLD_SIZE, MASTER_ADDR,\n"
+    "MASTER_PORT, PACELINE_STORE, PACELINE_BOARD, PACELINE_JOB and PACELINE_PROGRESS in its environment, and "
+    "/dev/null\n"
+    "as its input.\n"
     "\n"
     "When a worker fails, the others get --grace seconds to end by themselves, then SIGTERM and 5 s later SIGKILL.\n"
     "So it is when a worker is silent: it lives, but sends no heartbeat for --silence seconds. A slow worker, even if\n"
@@ -45,9 +52,11 @@ constexpr const char* kHelp =
     "as `paceline ps` does at any time.\n"
     "The end of the output says which rank failed first and how, and the exit code is that worker's (128 + signal\n"
     "if a signal killed it). Ctrl-C goes to all workers once; a second one kills them. No process is left behind.\n"
-    "Other exit codes: 64 bad use, 70 the launcher itself failed, 74 output not writable, 78 ranks disagreed\n"
-    "(MISMATCH), 126 program not executable, 127 program not found, 130 Ctrl-C, 141 the reader of the output went "
-    "away,\n"
+    "Over several hosts all launchers end together, with the same code.\n"
+    "Other exit codes: 64 bad use, 69 a host missing or lost, 70 the launcher itself failed, 74 output not writable,\n"
+    "78 ranks disagreed (MISMATCH) or hosts do not belong together, 126 program not executable, 127 program not "
+    "found,\n"
+    "130 Ctrl-C, 141 the reader of the output went away,\n"
     "143 SIGTERM.\n";
 
 /// What the options were before they were checked.
@@ -55,6 +64,7 @@ struct Arguments {
   std::string workers, threads, timeout, run_dir, transport;
   std::string grace = "2", silence = "4", stuck = "30";
   std::vector<std::string> environment;
+  NodeArguments nodes;
   bool no_tag = false;
   bool return_memory = false;
 };
@@ -101,13 +111,15 @@ RunOptions options_of(const CLI::App& command, const Invocation& invocation, con
   for (const std::string& variable : arguments.environment) {
     options.environment.push_back(checked_variable(variable));
   }
+  options.nodes = node_options(arguments.nodes, options);
   return options;
 }
 
 }  // namespace
 
 void add_run_command(CLI::App& app, Invocation& invocation) {
-  CLI::App* command = app.add_subcommand("run", "Start the workers of a job on this machine and watch over them");
+  CLI::App* command =
+      app.add_subcommand("run", "Start the workers of a job, on this host or on several, and watch over them");
   const auto arguments = std::make_shared<Arguments>();
   command->formatter(std::make_shared<RunFormatter>());
   command->add_option("-n,--workers", arguments->workers, "How many workers")->type_name("N")->required();
@@ -142,18 +154,28 @@ void add_run_command(CLI::App& app, Invocation& invocation) {
   command->add_flag("--return-memory", arguments->return_memory,
                     "Leave glibc's malloc alone: it gives freed blocks back to the system, and faults them in again in "
                     "each step. Without this, workers keep them (MALLOC_TRIM_THRESHOLD_, MALLOC_MMAP_MAX_)");
+  add_node_options(*command, arguments->nodes);
   command->footer(kHelp);
   command->prefix_command();  // the first word that is no option begins the program
   command->callback([command, arguments, &invocation] {
-    RunOptions options = options_of(*command, invocation, *arguments);
-    const Lookup found = find_program(options.program.front());
-    if (found.exit_code != 0) {
-      fmt::print(stderr, "paceline run: {}\n", found.problem);
-      invocation.exit_code = found.exit_code;
-      return;
+    try {
+      RunOptions options = options_of(*command, invocation, *arguments);
+      const auto find = [&](const std::string& name, std::string& executable) {
+        const Lookup found = find_program(name);
+        executable = found.executable;
+        if (found.exit_code != 0) fmt::print(stderr, "paceline run: {}\n", found.problem);
+        return invocation.exit_code = found.exit_code;
+      };
+      if (find(options.program.front(), options.executable) == 0 &&
+          (!options.nodes || options.nodes->ssh.empty() || find(options.nodes->ssh[0], options.nodes->ssh[0]) == 0)) {
+        invocation.exit_code = run_front(options);
+      }
+      if (options.nodes && options.nodes->made_secret) ::unlink(options.nodes->secret_file.c_str());
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::InvalidArgument) throw;
+      fmt::print(stderr, "paceline run: {}\n", error.message());
+      invocation.exit_code = kExitUsage;
     }
-    options.executable = found.executable;
-    invocation.exit_code = run_front(options);
   });
 }
 

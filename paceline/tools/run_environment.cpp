@@ -9,7 +9,21 @@
 
 namespace paceline::tools {
 
-std::vector<std::string> worker_environment(const RunOptions& options, const JobFacts& facts, int rank) {
+JobFacts facts_of(const Placement& place, const std::string& secret_file) {
+  return {.id = place.job,
+          .store_address = place.store_address,
+          .node = place.node,
+          .nodes = place.nodes,
+          .first_rank = place.first_rank,
+          .world_size = place.world_size,
+          .master_address = place.master_address,
+          .master_port = place.master_port,
+          .bind = place.bind,
+          .secret_file = secret_file,
+          .secret = place.secret ? place.secret->hex() : ""};
+}
+
+std::vector<std::string> worker_environment(const RunOptions& options, const JobFacts& facts, int local_rank) {
   std::map<std::string, std::string, std::less<>> variables;
   const auto put = [&](std::string_view assignment) {
     const std::size_t equals = assignment.find('=');
@@ -34,11 +48,13 @@ std::vector<std::string> worker_environment(const RunOptions& options, const Job
   }
   for (const std::string& assignment : options.environment) put(assignment);
 
-  const std::string world_size = std::to_string(options.workers);
-  variables["RANK"] = variables["LOCAL_RANK"] = std::to_string(rank);
-  variables["WORLD_SIZE"] = variables["LOCAL_WORLD_SIZE"] = world_size;
-  variables["GROUP_RANK"] = "0";
-  variables["MASTER_ADDR"] = "127.0.0.1";
+  variables["RANK"] = std::to_string(facts.first_rank + local_rank);
+  variables["WORLD_SIZE"] = std::to_string(facts.world_size);
+  variables["LOCAL_RANK"] = std::to_string(local_rank);
+  variables["LOCAL_WORLD_SIZE"] = std::to_string(options.workers);
+  variables["GROUP_RANK"] = std::to_string(facts.node);
+  variables["GROUP_WORLD_SIZE"] = std::to_string(facts.nodes);
+  variables["MASTER_ADDR"] = facts.master_address;
   variables["MASTER_PORT"] = std::to_string(facts.master_port);
   variables["PACELINE_STORE"] = facts.store_address;
   variables["PACELINE_BOARD"] = facts.board_address;
@@ -49,6 +65,14 @@ std::vector<std::string> worker_environment(const RunOptions& options, const Job
   if (options.run_dir) variables["PACELINE_RUN_DIR"] = *options.run_dir;
   if (options.transport) variables["PACELINE_TRANSPORT"] = *options.transport;
   if (options.timeout_s) variables["PACELINE_TIMEOUT"] = std::to_string(*options.timeout_s);
+
+  if (facts.nodes > 1) {
+    variables["PACELINE_BIND"] = facts.bind;
+    variables.erase("PACELINE_SECRET");
+    variables.erase("PACELINE_SECRET_FILE");
+    if (facts.secret_file.empty()) variables["PACELINE_SECRET"] = facts.secret;
+    else variables["PACELINE_SECRET_FILE"] = facts.secret_file;
+  }
 
   std::vector<std::string> assignments;
   assignments.reserve(variables.size());

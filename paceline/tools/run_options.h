@@ -5,9 +5,36 @@
 #include <string>
 #include <vector>
 
+#include "paceline/comm/secret.h"
+#include "paceline/comm/tcp_address.h"
 #include "paceline/tools/run_watch.h"
 
 namespace paceline::tools {
+
+/// Another host of a job, which this launcher starts a launcher on.
+struct RemoteHost {
+  std::string host;
+  int workers = 0;
+};
+
+/// What a launcher of a job over several hosts was asked for.
+struct NodeOptions {
+  int count = 1;
+  int rank = 0;
+  std::string rendezvous;                ///< HOST:PORT, as it was given.
+  std::vector<SocketAddress> addresses;  ///< What that stands for, or where node 0 listens.
+  std::string bind;                      ///< --bind; empty: by which address this host reaches the rendezvous.
+  std::optional<Secret> secret;          ///< None on loopback only.
+  std::string secret_file;               ///< Where it is from; empty if from the environment or standard input.
+  bool made_secret = false;              ///< The file is new, and to be removed at the end.
+  bool ends_with_input = false;          ///< The job ends when standard input does.
+  std::string job;                       ///< --job; empty for any.
+  std::chrono::seconds join_timeout{600};
+  std::string command_tail;  ///< What follows -n N on the command lines of others, as a shell takes it.
+  std::vector<RemoteHost> remotes;
+  std::vector<std::string> ssh;  ///< What starts a command line on a remote host, its executable in front.
+  std::string remote_start;      ///< What such a command line begins with: the folder, the program, `run`.
+};
 
 /// What `paceline run` was asked for.
 struct RunOptions {
@@ -24,6 +51,7 @@ struct RunOptions {
   bool keep_freed_memory = true;          ///< Tune glibc's malloc, unless the environment does.
   std::optional<std::string> run_dir;     ///< PACELINE_RUN_DIR, absolute.
   std::vector<std::string> environment;   ///< KEY=VALUE
+  std::optional<NodeOptions> nodes;       ///< Of a job over several hosts.
 };
 
 }  // namespace paceline::tools

@@ -35,12 +35,19 @@ JobOutput::JobOutput(bool tag)
       out_(STDOUT_FILENO),
       err_(STDERR_FILENO) {}
 
-void JobOutput::add_worker(UniqueFd out, UniqueFd err) {
-  const int rank = static_cast<int>(streams_.size() / 2);
+void JobOutput::add_worker(UniqueFd out, UniqueFd err, int first_rank) {
+  const int rank = first_rank + static_cast<int>(workers_.size());
+  workers_.push_back(streams_.size());
   for (UniqueFd* pipe : {&out, &err}) {
     const bool coloured = sink_of(streams_.size()).terminal() && wants_colour();
     streams_.push_back({.pipe = std::move(*pipe), .tag = tag_ ? tag_of(rank, coloured) : ""});
   }
+}
+
+void JobOutput::add_launcher(UniqueFd out, UniqueFd err) {
+  launchers_.push_back(streams_.size());
+  streams_.push_back({.pipe = std::move(out), .tag = ""});
+  streams_.push_back({.pipe = std::move(err), .tag = ""});
 }
 
 void JobOutput::add_polled(std::vector<pollfd>& polled) {
@@ -64,11 +71,17 @@ void JobOutput::handle_polled(const std::vector<pollfd>& polled) {
   }
 }
 
-void JobOutput::drain() {
-  for (std::size_t stream = 0; stream < streams_.size(); ++stream) {
-    while (streams_[stream].pipe && read(stream)) continue;
-    finish(stream);
-  }
+void JobOutput::drain_workers() {
+  for (const std::size_t first : workers_) drain(first), drain(first + 1);
+}
+
+void JobOutput::drain_launchers() {
+  for (const std::size_t first : launchers_) drain(first), drain(first + 1);
+}
+
+void JobOutput::drain(std::size_t stream) {
+  while (streams_[stream].pipe && read(stream)) continue;
+  finish(stream);
 }
 
 void JobOutput::print(std::string_view text) {

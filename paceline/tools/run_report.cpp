@@ -15,7 +15,7 @@ namespace paceline::tools {
 namespace {
 
 std::string describe(const WorkerEnd& end);
-std::string secondary_line(const std::vector<WorkerEnd>& ends, const WorkerEnd& first);
+std::string secondary_line(const std::vector<WorkerEnd>& ends, const WorkerEnd* first);
 
 }  // namespace
 
@@ -49,12 +49,18 @@ const WorkerEnd* first_cause(const std::vector<WorkerEnd>& ends) {
   return cause;
 }
 
+bool only_saw_another_fail(const WorkerEnd& end) { return end.stopped || (end.report && end.report->secondary()); }
+
+std::string trouble_text(const std::vector<WorkerEnd>& ends, const std::string& trouble, Fault fault) {
+  return fmt::format("paceline: {}\n  [{}]\n{}", trouble, label_of(fault), secondary_line(ends, nullptr));
+}
+
 std::string failure_text(const std::vector<WorkerEnd>& ends, const WorkerEnd& first,
                          const std::deque<std::string>& last_errors) {
-  std::string text = fmt::format("paceline: rank {} failed first, after {:.1f} s: {}\n", first.rank,
-                                 seconds(first.after), describe(first));
+  std::string text = fmt::format("paceline: rank {}{} failed first, after {:.1f} s: {}\n", first.rank,
+                                 first.node.empty() ? "" : " on " + first.node, seconds(first.after), describe(first));
   text += fmt::format("  [{}] host {}, pid {}{}{}\n", label_of(fault_of(first)), first.host, first.pid,
-                      first.where.empty() ? "" : ", ", first.where);
+                      first.last_known.empty() ? "" : ", ", first.last_known);
   if (const std::string hint = hint_for(first); !hint.empty()) text += fmt::format("  hint: {}\n", hint);
   if (first.report && first.report->rank == first.rank) {
     text += fmt::format("  it reported [{}] {}\n", first.report->code, first.report->message);
@@ -63,7 +69,7 @@ std::string failure_text(const std::vector<WorkerEnd>& ends, const WorkerEnd& fi
     text += "  the end of its stderr:\n";
     for (const std::string& line : last_errors) text += fmt::format("    {}\n", line);
   }
-  return text + secondary_line(ends, first);
+  return text + secondary_line(ends, &first);
 }
 
 namespace {
@@ -75,10 +81,10 @@ std::string describe(const WorkerEnd& end) {
   return describe_status(end.status);
 }
 
-std::string secondary_line(const std::vector<WorkerEnd>& ends, const WorkerEnd& first) {
+std::string secondary_line(const std::vector<WorkerEnd>& ends, const WorkerEnd* first) {
   std::vector<std::pair<std::string, std::vector<int>>> groups;  // in the order of time
   for (const WorkerEnd& end : ends) {
-    if (&end == &first || !end.failed()) continue;
+    if (&end == first || !end.failed()) continue;
     std::string how = end.stopped ? "stopped by the launcher" : describe(end);
     if (!end.stopped && end.report) how += fmt::format(" after {}", end.report->code);
     const auto group =

@@ -25,7 +25,8 @@ struct WorkerEnd {
   std::optional<Error> silence = {};        ///< It lived, but sent no heartbeat; the launcher ended it for that.
   std::string host = {};
   pid_t pid = 0;
-  std::string where = {};  ///< "after all_reduce #41 (...), step 17"; empty if it did not use the library.
+  std::string last_known = {};  ///< "after all_reduce #41 (...), step 17"; empty if it did not use the library.
+  std::string node = {};        ///< In a job over several hosts: "node 1 (host b at 10.0.0.2)".
 
   bool failed() const { return status != 0 || too_early || silence; }
 };
@@ -41,6 +42,12 @@ int exit_code_of(int status);
 /// that was not stopped and did not itself say that it only saw another fail. `ends` is in the order of time. nullptr
 /// when none failed.
 const WorkerEnd* first_cause(const std::vector<WorkerEnd>& ends);
+
+/// Whether it was stopped, or said itself that another one failed.
+bool only_saw_another_fail(const WorkerEnd& end);
+
+/// What the user reads where no worker's end but `trouble` caused the job's.
+std::string trouble_text(const std::vector<WorkerEnd>& ends, const std::string& trouble, Fault fault);
 
 /// The text that tells the user, first cause first. `last_errors` are the last lines of its stderr.
 std::string failure_text(const std::vector<WorkerEnd>& ends, const WorkerEnd& first,

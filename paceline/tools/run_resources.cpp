@@ -1,7 +1,6 @@
 #include "paceline/tools/run_resources.h"
 
 #include <fmt/format.h>
-#include <netinet/in.h>
 #include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
@@ -12,6 +11,7 @@
 #include <cstdint>
 
 #include "paceline/base/error.h"
+#include "paceline/comm/tcp_socket.h"
 
 namespace paceline::tools {
 
@@ -21,20 +21,16 @@ UniqueFd watch_process(pid_t pid) {
   return handle;
 }
 
-UniqueFd reserve_port(int& port) {
-  UniqueFd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+UniqueFd reserve_port(const SocketAddress& address, int& port) {
+  UniqueFd fd(::socket(address.family(), SOCK_STREAM | SOCK_CLOEXEC, 0));
   if (!fd) throw system_error("cannot create a socket for MASTER_PORT", errno);
   const int on = 1;
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t length = sizeof(address);
+  const SocketAddress any = address.with_port(0);
   if (::setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) != 0 ||
-      ::bind(fd.get(), reinterpret_cast<sockaddr*>(&address), length) != 0 ||
-      ::getsockname(fd.get(), reinterpret_cast<sockaddr*>(&address), &length) != 0) {
+      ::bind(fd.get(), any.get(), any.length()) != 0) {
     throw system_error("cannot find a free port for MASTER_PORT", errno);
   }
-  port = ntohs(address.sin_port);
+  port = local_address(fd.get()).port();
   return fd;
 }
 

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "paceline/base/unique_fd.h"
+#include "paceline/comm/tcp_address.h"
 
 namespace paceline::tools {
 
@@ -14,9 +15,9 @@ namespace paceline::tools {
 /// A descriptor that becomes readable when the process ends; empty if it has ended.
 UniqueFd watch_process(pid_t pid);
 
-/// A port for programs that meet by MASTER_PORT. Bound but never listening, so the kernel gives it to nobody else while
-/// a program that sets SO_REUSEADDR can still listen there.
-UniqueFd reserve_port(int& port);
+/// A port of this address for programs that meet by MASTER_PORT. Bound but never listening, so the kernel gives it to
+/// nobody else while a program that sets SO_REUSEADDR can still listen there.
+UniqueFd reserve_port(const SocketAddress& address, int& port);
 
 std::string random_id();
 

@@ -21,7 +21,7 @@ Error failure_for_others(const WorkerEnd& end) {
   std::string text =
       fmt::format("rank {} (host {}, pid {}) {}", end.rank, end.host, end.pid, describe_status(end.status));
   if (!end.out_of_memory.empty()) text += ": " + end.out_of_memory;
-  if (!end.where.empty()) text += fmt::format(", {}", end.where);
+  if (!end.last_known.empty()) text += fmt::format(", {}", end.last_known);
   return Error(fault_of(end), text, Error::kNoRank, end.rank);
 }
 

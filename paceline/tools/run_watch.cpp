@@ -32,6 +32,16 @@ const char* reason_for(char state) {
   }
 }
 
+/// Who waits where.
+std::map<std::pair<std::string, std::uint64_t>, std::vector<int>> waiting_in(const std::vector<RankView>& views) {
+  std::map<std::pair<std::string, std::uint64_t>, std::vector<int>> waiting;
+  for (const RankView& view : views) {
+    const OperationView* const in = view.ended ? nullptr : view.waiting();
+    if (in != nullptr) waiting[{in->communicator, in->number}].push_back(view.rank);
+  }
+  return waiting;
+}
+
 }  // namespace
 
 JobWatch::JobWatch(const Board& board, WatchOptions options) : JobWatch(board, options, state_in_proc) {}
@@ -65,6 +75,7 @@ JobWatch::News JobWatch::look(Nanoseconds at) {
   }
   const bool stuck = options_.stuck > Nanoseconds(0) && longest >= options_.stuck;
   if (stuck && !told_) news.stuck = stuck_text(views, at, longest);
+  news.waited = longest;
   told_ = stuck;
   return news;
 }
@@ -96,32 +107,34 @@ bool JobWatch::waits_in_vain(Nanoseconds long_enough) const {
          std::any_of(slots_.begin(), slots_.end(), [&](const Slot& slot) { return slot.waited >= long_enough; });
 }
 
-std::string stuck_text(const std::vector<RankView>& views, Nanoseconds at, Nanoseconds waited) {
+std::string stuck_text(const std::vector<RankView>& views, Nanoseconds at, Nanoseconds waited, bool all) {
   std::string text = fmt::format("paceline: [E412 STUCK] no progress for {:.0f} s\n", seconds(waited));
   text += rank_table(views, at);
-  text += fmt::format("  root suspect: {}\n", root_suspect(views, at));
+  text += fmt::format("  root suspect: {}\n", root_suspect(views, at, all));
   return text + "  the job goes on waiting until PACELINE_TIMEOUT (run --timeout); `paceline ps` shows more\n";
 }
 
-std::string root_suspect(const std::vector<RankView>& views, Nanoseconds at) {
-  // Who waits where, and the communicator and number that most wait in.
-  std::map<std::pair<std::string, std::uint64_t>, std::vector<int>> waiting;
-  for (const RankView& view : views) {
-    const OperationView* const in = view.ended ? nullptr : view.waiting();
-    if (in != nullptr) waiting[{in->communicator, in->number}].push_back(view.rank);
-  }
-  if (waiting.empty()) return "none: no rank waits any longer";
+std::optional<std::pair<std::string, std::uint64_t>> most_waited_in(const std::vector<RankView>& views) {
+  const auto waiting = waiting_in(views);
   const auto most = std::max_element(waiting.begin(), waiting.end(),
                                      [](const auto& a, const auto& b) { return a.second.size() < b.second.size(); });
-  const auto& [communicator, number] = most->first;
+  if (most == waiting.end()) return std::nullopt;
+  return most->first;
+}
+
+std::string root_suspect(const std::vector<RankView>& views, Nanoseconds at, bool all) {
+  const auto most = most_waited_in(views);
+  if (!most) return "none: no rank waits any longer";
+  const auto& [communicator, number] = *most;
+  const std::vector<int> ranks = waiting_in(views).at(*most);
   std::vector<const RankView*> elsewhere;
   for (const RankView& view : views) {
     const OperationView* const in = view.ended ? nullptr : view.waiting();
     if (in == nullptr || in->communicator != communicator || in->number != number) elsewhere.push_back(&view);
   }
-  const std::string others =
-      fmt::format("{} wait{} in #{}{}", join_ranks(most->second), most->second.size() == 1 ? "s" : "", number,
-                  communicator == "world" ? "" : fmt::format(" of '{}'", communicator));
+  const std::string others = fmt::format("{} wait{} in #{}{}", join_ranks(ranks), ranks.size() == 1 ? "s" : "", number,
+                                         communicator == "world" ? "" : fmt::format(" of '{}'", communicator));
+  if (elsewhere.empty() && all) return fmt::format("none: {}; what some have sent does not reach the others", others);
   if (elsewhere.empty()) {
     return fmt::format("none on this host: {}; ranks of other hosts, or the network between, are late", others);
   }
@@ -131,7 +144,7 @@ std::string root_suspect(const std::vector<RankView>& views, Nanoseconds at) {
     const auto last = std::find_if(view->operations.begin(), view->operations.end(),
                                    [&](const auto& one) { return one.communicator == communicator && one.done; });
     if (!text.empty()) text += "; ";
-    text += fmt::format("rank {}", view->rank);
+    text += fmt::format("rank {}{}", view->rank, view->host.empty() ? "" : " on " + view->host);
     if (last != view->operations.end()) text += fmt::format(" is at #{},", last->number);
     text += fmt::format(" {}", whereabouts(*view, at));
     if (view->beats && !view->ended) text += fmt::format(", last seen {:.1f} s ago", seconds(view->beat_age));

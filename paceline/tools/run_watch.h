@@ -3,6 +3,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "paceline/base/error.h"
@@ -35,7 +36,8 @@ class JobWatch {
   };
   struct News {
     std::optional<Silent> silent = {};
-    std::string stuck = {};  ///< A text of whole lines, once each time that ranks begin to wait in vain.
+    std::string stuck = {};  ///< A text of whole lines, once each time that ranks begin to wait in vain,
+    Nanoseconds waited{};    ///< and for how long they have.
   };
   News look(Nanoseconds at);
 
@@ -61,9 +63,11 @@ class JobWatch {
   bool told_ = false;  // that ranks are stuck
 };
 
-/// Where all ranks are and which of them the others wait for, as far as this host's board shows it.
-std::string stuck_text(const std::vector<RankView>& views, Nanoseconds at, Nanoseconds waited);
+/// Where ranks are and which of them the others wait for: of all the job, or as far as this host's board shows it.
+std::string stuck_text(const std::vector<RankView>& views, Nanoseconds at, Nanoseconds waited, bool all = false);
 /// The rank or ranks that the others wait for, and where they are.
-std::string root_suspect(const std::vector<RankView>& views, Nanoseconds at);
+std::string root_suspect(const std::vector<RankView>& views, Nanoseconds at, bool all = false);
+/// The communicator and number of the operation that most ranks wait in; nothing if none waits.
+std::optional<std::pair<std::string, std::uint64_t>> most_waited_in(const std::vector<RankView>& views);
 
 }  // namespace paceline::tools

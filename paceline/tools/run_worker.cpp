@@ -54,7 +54,7 @@ StartedWorker start_worker(const WorkerProgram& program) {
                        environment.data(),
                        program,
                        ::getpid(),
-                       in.get(),
+                       program.input >= 0 ? program.input : in.get(),
                        out.write.get(),
                        err.write.get(),
                        failure.write.get()};

@@ -16,6 +16,7 @@ struct WorkerProgram {
   std::string executable;
   std::vector<std::string> arguments;    ///< With the program's name in front.
   std::vector<std::string> environment;  ///< KEY=VALUE
+  int input = -1;                        ///< Its standard input; /dev/null where there is none.
   sigset_t signal_mask{};
   rlimit open_files{};
   int inherited = -1;  ///< A descriptor that it gets under the same number, if not -1.
@@ -27,7 +28,7 @@ struct StartedWorker {
   int start_error = 0;  ///< errno of exec. When not 0 the process has ended, or is about to.
 };
 
-/// Starts the program in a process group of its own, with no input. It dies with the process that calls this.
+/// Starts the program in a process group of its own. It dies with the process that calls this.
 /// Throws System when there is no process or pipe to be had.
 StartedWorker start_worker(const WorkerProgram& program);
 

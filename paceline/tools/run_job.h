@@ -1,0 +1,111 @@
+#pragma once
+
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/types.h>
+
+#include <deque>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "paceline/base/clock.h"
+#include "paceline/base/unique_fd.h"
+#include "paceline/comm/store_server.h"
+#include "paceline/tools/board_view.h"
+#include "paceline/tools/run_ending.h"
+#include "paceline/tools/run_environment.h"
+#include "paceline/tools/run_local_workers.h"
+#include "paceline/tools/run_nodes.h"
+#include "paceline/tools/run_output.h"
+#include "paceline/tools/run_remote.h"
+#include "paceline/tools/run_resources.h"
+#include "paceline/tools/run_signals.h"
+#include "paceline/tools/run_worker.h"
+
+namespace paceline::tools {
+
+/// One host's part of a job, from its launcher's side: meets the other hosts' launchers, starts the workers, waits for
+/// what happens to any of them, and sees to it that all of them end.
+class JobGuard {
+ public:
+  JobGuard(const RunOptions& options, std::unique_ptr<JobNodes> nodes, pid_t front, const sigset_t& mask)
+      : options_(options),
+        nodes_(std::move(nodes)),
+        store_(nodes_ ? nodes_->store() : &own_store_.emplace()),
+        front_(watch_process(front)),
+        // An orphan before front_ was opened: the number may be another process's by now.
+        orphaned_(::getppid() != front),
+        signals_(BlockedSignals::make_signalfd()),
+        mask_(mask),
+        output_(options.tag),
+        input_open_(options.nodes && options.nodes->ends_with_input) {}
+
+  int run();
+
+ private:
+  /// How far the end of the job has come.
+  enum class Phase {
+    Running,
+    Leaving,      // the workers were told (by the board, the store, Ctrl-C) and get the grace to end
+    Terminating,  // they got SIGTERM
+    Killing,
+  };
+
+  // Beginning.
+  bool meet_others();
+  bool start_workers();
+  JobFacts facts();
+  WorkerProgram program();
+
+  // Waiting.
+  bool workers_left() const { return workers_ && workers_->any_alive(); }
+  void wait_for_events(bool workers_matter);
+  void handle_signals();
+  void handle_input();
+  void hear_others();
+  void reap();
+  void watch();
+  void wait_for_others();
+
+  // Ending.
+  void interrupt(int signal, std::string how);
+  void process_ended(pid_t pid, int status);
+  void fail(const Verdict& verdict);
+  void leave();
+  void advance_when_due();
+  void stop_workers();
+  void end_everything();
+  std::deque<std::string> last_errors(int rank) const;
+  int conclude();
+  Verdict judge();
+  Verdict lost_output() const;
+
+  const RunOptions& options_;
+  std::unique_ptr<JobNodes> nodes_;  // null where this host is all of the job
+  std::optional<StoreServer> own_store_;
+  StoreServer* const store_;  // null on other nodes than 0
+  const UniqueFd front_;
+  bool orphaned_;
+  const UniqueFd signals_;
+  const sigset_t mask_;
+  JobOutput output_;
+  UniqueFd port_;
+  RemoteLaunchers remotes_;
+  std::optional<rlimit> open_files_;
+  std::optional<LocalWorkers> workers_;
+  JobEnding ending_{store_, nodes_.get()};
+  Phase phase_ = Phase::Running;
+  std::optional<Deadline> next_phase_;
+  std::string interrupted_how_;
+  int interrupted_by_ = 0;      // the signal that ended the job
+  std::vector<RankView> hung_;  // where ranks were when a signal ended their waiting
+  bool impatient_ = false;      // a second signal came: also give up on the output
+  int start_exit_code_ = 0;     // when a worker could not be started
+  bool input_open_;             // the job ends when it does
+  bool waits_for_others_ = false;
+};
+
+}  // namespace paceline::tools

@@ -1,0 +1,130 @@
+// How a job ends: who is ended when, and what the user reads.
+#include <fmt/format.h>
+#include <signal.h>
+
+#include <chrono>
+#include <system_error>
+#include <utility>
+
+#include "paceline/tools/commands.h"
+#include "paceline/tools/run_job.h"
+#include "paceline/tools/run_process_tree.h"
+
+namespace paceline::tools {
+namespace {
+
+// Between SIGTERM and SIGKILL.
+constexpr std::chrono::seconds kTermTime{5};
+// A signal that ends a wait of this length is taken for the end of a hang.
+constexpr std::chrono::seconds kHang{5};
+
+}  // namespace
+
+void JobGuard::interrupt(int signal, std::string how) {
+  if (phase_ != Phase::Running && (!waits_for_others_ || interrupted_by_ != 0)) {
+    // Asked again, or while it already ends after a failure: the user does not want to wait.
+    impatient_ = true;
+    phase_ = Phase::Killing;
+    return;
+  }
+  if (nodes_ && nodes_->placement() && !ending_.has_heard()) how += " on " + nodes_->placement()->who;
+  interrupted_by_ = signal;
+  interrupted_how_ = how;
+  ending_.announce({.text = how, .exit_code = 128 + signal, .signal = signal});
+  if (workers_ && workers_->wait_in_vain(kHang)) hung_ = workers_->views();
+  if (workers_) workers_->pass_on(signal);
+  leave();
+}
+
+void JobGuard::process_ended(pid_t pid, int status) {
+  remotes_.ended(pid, status);
+  auto end = workers_ ? workers_->ended(pid, status) : std::nullopt;
+  if (!end) return;
+  if (nodes_) {
+    end->node = nodes_->placement()->who;
+    nodes_->worker_ended(*end);
+  }
+  if (ending_.worker_ended(*std::move(end))) leave();
+}
+
+void JobGuard::fail(const Verdict& verdict) {
+  ending_.fail(verdict);
+  leave();
+}
+
+void JobGuard::leave() {
+  if (phase_ != Phase::Running) return;
+  phase_ = Phase::Leaving;
+  next_phase_ = Deadline(options_.grace);
+}
+
+void JobGuard::advance_when_due() {
+  if (!next_phase_ || !next_phase_->passed() || phase_ == Phase::Killing) return;
+  if (phase_ == Phase::Terminating) {
+    phase_ = Phase::Killing;
+    return;
+  }
+  phase_ = Phase::Terminating;
+  next_phase_ = Deadline(kTermTime);
+  workers_->stop(SIGTERM);
+}
+
+// Only the workers: other children carry other hosts' output.
+void JobGuard::stop_workers() {
+  if (workers_) workers_->stop(SIGKILL);
+  while (workers_left() && !orphaned_) wait_for_events(false);
+}
+
+void JobGuard::end_everything() {
+  if (workers_) workers_->stop(SIGKILL);
+  const auto survivors = end_descendants([this](pid_t pid, int status) { process_ended(pid, status); });
+  for (const pid_t pid : survivors) output_.print(fmt::format("paceline: process {} could not be ended", pid));
+}
+
+std::deque<std::string> JobGuard::last_errors(int rank) const {
+  if (const auto slot = workers_ ? workers_->slot_of(rank) : std::nullopt) return output_.last_errors(*slot);
+  if (!nodes_) return {};
+  const auto found = nodes_->last_errors().find(rank);
+  return found == nodes_->last_errors().end() ? std::deque<std::string>() : found->second;
+}
+
+// Prints how the job has ended.
+int JobGuard::conclude() {
+  const std::optional<Verdict> outcome = store_ == nullptr ? nodes_->outcome() : std::nullopt;
+  const Verdict verdict = outcome ? *outcome : judge();
+  if (outcome && outcome->exit_code != 0) output_.print("paceline: " + outcome->text);
+  else if (!outcome && !verdict.text.empty()) output_.print(verdict.text);
+  if (!hung_.empty()) {
+    output_.print("paceline: the last operations of each rank\n" + operations_text(hung_, 4, now()));
+  } else if (workers_ && verdict.exit_code != 0 && code_of(verdict.fault) == ErrorCode::Timeout) {
+    output_.print("  the last operations of each rank:\n" + operations_text(workers_->views(), 4, now()));
+  }
+  if (nodes_ && !outcome) {
+    // The others get the first line, without whose it is.
+    std::string text = verdict.text.substr(0, verdict.text.find('\n'));
+    if (text.starts_with("paceline: ")) text = text.substr(10);
+    nodes_->conclude({.text = text, .exit_code = verdict.exit_code, .signal = verdict.signal, .fault = verdict.fault});
+  }
+  return verdict.exit_code;
+}
+
+Verdict JobGuard::judge() {
+  if (start_exit_code_ != 0) return {.text = "", .exit_code = start_exit_code_};
+  if (output_.write_error() != 0 && interrupted_by_ == 0) {
+    const Verdict lost = lost_output();
+    return {.text = "paceline: " + lost.text, .exit_code = lost.exit_code};
+  }
+  if (interrupted_by_ != 0) {
+    return {.text = "paceline: " + interrupted_how_, .exit_code = 128 + interrupted_by_, .signal = interrupted_by_};
+  }
+  return ending_.verdict([this](int rank) { return last_errors(rank); });
+}
+
+Verdict JobGuard::lost_output() const {
+  const int error = output_.write_error();
+  return {.text = fmt::format("ended the job, since its output cannot be written: {}",
+                              std::generic_category().message(error)),
+          .exit_code = error == EPIPE ? 128 + SIGPIPE : kExitOutput};
+}
+
+}  // namespace paceline::tools

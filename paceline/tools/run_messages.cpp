@@ -1,0 +1,95 @@
+#include "paceline/tools/run_messages.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+
+namespace paceline::tools {
+
+namespace {
+
+Nanoseconds time_from(const nlohmann::json& seconds) {
+  const std::chrono::duration<double> time(std::clamp(seconds.get<double>(), 0.0, 1e9));
+  return std::chrono::duration_cast<Nanoseconds>(time);
+}
+
+Fault fault_from(const std::string& label) { return StoreFailure{0, label, ""}.fault(); }
+
+}  // namespace
+
+nlohmann::json to_json(const WorkerEnd& end) {
+  return {{"kind", "end"},
+          {"rank", end.rank},
+          {"status", end.status},
+          {"after", seconds(end.after)},
+          {"stopped", end.stopped},
+          {"out_of_memory", end.out_of_memory},
+          {"silence", end.silence ? end.silence->message() : ""},
+          {"silence_fault", end.silence ? end.silence->label() : ""},
+          {"host", end.host},
+          {"pid", end.pid},
+          {"last_known", end.last_known}};
+}
+
+WorkerEnd end_from(const nlohmann::json& message) {
+  WorkerEnd end;
+  end.rank = message.at("rank").get<int>();
+  end.status = message.at("status").get<int>();
+  end.after = time_from(message.at("after"));
+  end.stopped = message.at("stopped").get<bool>();
+  end.out_of_memory = message.at("out_of_memory").get<std::string>();
+  const auto silence = message.at("silence").get<std::string>();
+  const auto fault = message.at("silence_fault").get<std::string>();
+  if (!silence.empty()) end.silence = Error(fault_from(fault), silence, Error::kNoRank, end.rank);
+  end.host = message.at("host").get<std::string>();
+  end.pid = message.at("pid").get<pid_t>();
+  end.last_known = message.at("last_known").get<std::string>();
+  return end;
+}
+
+nlohmann::json to_json(const char* kind, const Verdict& verdict) {
+  return {{"kind", kind},
+          {"text", verdict.text},
+          {"code", verdict.exit_code},
+          {"signal", verdict.signal},
+          {"rank", verdict.rank},
+          {"fault", label_of(verdict.fault)}};
+}
+
+Verdict verdict_from(const nlohmann::json& message) {
+  return {.text = message.at("text").get<std::string>(),
+          .exit_code = message.at("code").get<int>(),
+          .signal = std::clamp(message.at("signal").get<int>(), 0, 64),
+          .rank = message.at("rank").get<int>(),
+          .fault = fault_from(message.at("fault").get<std::string>())};
+}
+
+nlohmann::json to_json(const LastErrors& errors) {
+  nlohmann::json list = nlohmann::json::array();
+  for (const auto& [rank, lines] : errors) list.push_back({{"rank", rank}, {"lines", lines}});
+  return {{"kind", "finished"}, {"errors", list}};
+}
+
+LastErrors errors_from(const nlohmann::json& message) {
+  LastErrors errors;
+  for (const auto& entry : message.at("errors")) {
+    errors[entry.at("rank").get<int>()] = entry.at("lines").get<std::deque<std::string>>();
+  }
+  return errors;
+}
+
+nlohmann::json waiting_message(Nanoseconds waited) { return {{"kind", "waits"}, {"seconds", seconds(waited)}}; }
+
+Nanoseconds waiting_time(const nlohmann::json& message) { return time_from(message.at("seconds")); }
+
+std::string silence_text(const std::string& seconds) {
+  return fmt::format(
+      "it is silent for {} s (nothing arrives from it, or nothing reaches it). Is the host up, and the "
+      "network?",
+      seconds);
+}
+
+Secret no_secret() { return Secret::from_hex(std::string(2 * Secret::kBytes, '0')); }
+
+}  // namespace paceline::tools

@@ -1,0 +1,31 @@
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "paceline/comm/secret.h"
+#include "paceline/tools/run_nodes.h"
+
+namespace paceline::tools {
+
+// What launchers say to each other, as JSON. Node 0 hears: hello, end, leave, finished, waits, ranks. It says:
+// refused, joined, welcome, leave, over, where, say. All ..._from() throw nlohmann::json::exception for what is none.
+
+nlohmann::json to_json(const WorkerEnd& end);
+WorkerEnd end_from(const nlohmann::json& message);
+nlohmann::json to_json(const char* kind, const Verdict& verdict);
+Verdict verdict_from(const nlohmann::json& message);
+nlohmann::json to_json(const LastErrors& errors);
+LastErrors errors_from(const nlohmann::json& message);
+
+/// That ranks wait in vain, for as long.
+nlohmann::json waiting_message(Nanoseconds waited);
+Nanoseconds waiting_time(const nlohmann::json& message);
+
+/// What a lost host's line says that was silent for so many seconds.
+std::string silence_text(const std::string& seconds);
+
+/// What stands for the secret between launchers of one user on one host. Anybody knows it.
+Secret no_secret();
+
+}  // namespace paceline::tools

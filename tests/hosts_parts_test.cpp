@@ -1,0 +1,298 @@
+// The parts of a launcher over several hosts that need no other host: what launchers say, when silence counts, command
+// lines for shells, and who holds a port.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdio>
+#include <map>
+#include <optional>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "paceline/base/error.h"
+#include "paceline/comm/greeting.h"
+#include "paceline/comm/tcp_socket.h"
+#include "paceline/tools/run_control.h"
+#include "paceline/tools/run_hello.h"
+#include "paceline/tools/run_messages.h"
+#include "paceline/tools/run_port_holder.h"
+#include "paceline/tools/run_shell.h"
+#include "paceline/tools/run_silence.h"
+#include "paceline/tools/run_switchboard.h"
+#include "world.h"
+
+namespace paceline::tools {
+namespace {
+
+using namespace std::chrono_literals;
+
+bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+TEST(Silence, CountsFromWhatWasLastHeard) {
+  Silence silence(0s);
+  EXPECT_EQ(silence.look(500ms), 500ms);
+  silence.heard(700ms);
+  EXPECT_EQ(silence.look(1s), 300ms);
+  for (Nanoseconds at = 1500ms; at <= 5s; at += 500ms) EXPECT_EQ(silence.look(at), at - 700ms);
+}
+
+TEST(Silence, ALookThatComesLateStartsAnew) {
+  Silence silence(0s);
+  for (Nanoseconds at = 0s; at <= 3s; at += 500ms) silence.look(at);
+  EXPECT_EQ(silence.look(60s), 0s) << "this process was stopped, so it could not have heard anything";
+  EXPECT_EQ(silence.look(60s + 500ms), 500ms);
+  EXPECT_EQ(silence.look(60s + 500ms + Silence::kLate), 500ms + Silence::kLate) << "not late yet";
+}
+
+TEST(ControlFrames, ComeBackFromAnySplit) {
+  const nlohmann::json message = {{"kind", "hello"}, {"text", "ä\n\x01"}, {"list", {1, 2.5, nullptr}}};
+  const std::string bytes = encode_beat({.count = 7, .heard = 6}) + encode_control(message);
+  for (std::size_t split = 0; split <= bytes.size(); ++split) {
+    std::string buffer = bytes.substr(0, split);
+    std::vector<ControlFrame> frames;
+    while (auto frame = take_control(buffer)) frames.push_back(std::move(*frame));
+    buffer += bytes.substr(split);
+    while (auto frame = take_control(buffer)) frames.push_back(std::move(*frame));
+    ASSERT_EQ(frames.size(), 2u);
+    EXPECT_EQ(std::get<Beat>(frames[0]).count, 7u);
+    EXPECT_EQ(std::get<Beat>(frames[0]).heard, 6u);
+    EXPECT_EQ(std::get<nlohmann::json>(frames[1]), message);
+    EXPECT_TRUE(buffer.empty());
+  }
+}
+
+TEST(ControlFrames, BytesThatAreNoUtf8AreSentAllTheSame) {
+  std::string bytes = encode_control({{"kind", "finished"}, {"line", "\xff\xfe"}});
+  EXPECT_TRUE(take_control(bytes));
+}
+
+TEST(ControlFrames, RandomAndDamagedBytesAreCorruptOrNothing) {
+  const std::uint64_t seed = test::seed();
+  SCOPED_TRACE(fmt::format("PACELINE_TEST_SEED={}", seed));
+  std::mt19937_64 random(seed);
+  const std::string good = encode_control({{"kind", "end"}, {"rank", 3}, {"deep", {{"a", {{"b", {1, 2}}}}}}});
+  for (int round = 0; round < 20'000; ++round) {
+    std::string bytes = good;
+    if (round % 2 == 0) {
+      bytes.resize(random() % 64);
+      for (char& byte : bytes) byte = static_cast<char>(random());
+      if (bytes.size() > 4) bytes.replace(0, 4, std::string("\x10\0\0\0", 4));
+    } else {
+      bytes[random() % bytes.size()] ^= static_cast<char>(1 << random() % 8);
+    }
+    try {
+      take_control(bytes);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::Corrupt);
+    }
+  }
+  std::string deep = "M" + std::string(100'000, '[');
+  const auto length = static_cast<std::uint32_t>(deep.size());
+  deep.insert(0, reinterpret_cast<const char*>(&length), 4);
+  EXPECT_THROW(take_control(deep), Error);
+}
+
+TEST(Messages, AWorkersEndComesBack) {
+  const WorkerEnd end{.rank = 3,
+                      .status = 9,
+                      .after = 1500ms,
+                      .stopped = true,
+                      .out_of_memory = "out of memory",
+                      .silence = Error(Fault::PeerSilent, "rank 3 is silent"),
+                      .host = "b",
+                      .pid = 4711,
+                      .last_known = "after barrier #1"};
+  const WorkerEnd back = end_from(to_json(end));
+  EXPECT_EQ(back.rank, 3);
+  EXPECT_EQ(back.status, 9);
+  EXPECT_EQ(back.after, 1500ms);
+  EXPECT_TRUE(back.stopped);
+  EXPECT_EQ(back.out_of_memory, "out of memory");
+  EXPECT_EQ(back.silence->message(), "rank 3 is silent");
+  EXPECT_EQ(back.silence->fault(), Fault::PeerSilent);
+  EXPECT_EQ(back.host, "b");
+  EXPECT_EQ(back.pid, 4711);
+  EXPECT_EQ(back.last_known, "after barrier #1");
+  const Verdict verdict{.text = "t", .exit_code = 69, .signal = 2, .rank = 4, .fault = Fault::ConnectionLost};
+  const Verdict told = verdict_from(to_json("leave", verdict));
+  EXPECT_EQ(told.text, "t");
+  EXPECT_EQ(told.exit_code, 69);
+  EXPECT_EQ(told.signal, 2);
+  EXPECT_EQ(told.rank, 4);
+  EXPECT_EQ(told.fault, Fault::ConnectionLost);
+  const LastErrors errors{{3, {"one", "two"}}, {5, {}}};
+  EXPECT_EQ(errors_from(to_json(errors)), errors);
+  EXPECT_THROW(end_from({{"kind", "end"}, {"rank", "three"}}), nlohmann::json::exception);
+}
+
+Hello hello(int node) {
+  return {.version = "1",
+          .build = "b",
+          .node = node,
+          .nodes = 3,
+          .workers = 2,
+          .host = "h",
+          .machine = "m",
+          .job = "",
+          .program = "./prog --lr 1",
+          .program_hash = "p",
+          .bind = "10.0.0.2",
+          .token = "t"};
+}
+
+TEST(Hello, ComesBack) {
+  const Hello before = hello(2), after = hello_from(to_json(before));
+  EXPECT_EQ(to_json(before), to_json(after));
+  EXPECT_EQ(before.who("10.0.0.2"), "node 2 (host h at 10.0.0.2)");
+}
+
+TEST(Hello, SaysWhyLaunchersDoNotBelongTogether) {
+  const Hello zero = [] {
+    Hello made = hello(0);
+    made.job = "train";
+    return made;
+  }();
+  EXPECT_EQ(incompatibility(zero, hello(1), "10.0.0.2"), "");
+  const auto with = [&](auto&& change) {
+    Hello other = hello(1);
+    change(other);
+    return incompatibility(zero, other, "10.0.0.2");
+  };
+  EXPECT_EQ(with([](Hello& other) { other.version = "2"; }),
+            "node 1 (host h at 10.0.0.2) runs paceline 2, but node 0 runs 1; install the same on all hosts");
+  EXPECT_EQ(with([](Hello& other) { other.nodes = 4; }),
+            "node 1 (host h at 10.0.0.2) was started with --nnodes 4, but node 0 with --nnodes 3");
+  EXPECT_TRUE(contains(with([](Hello& other) { other.job = "evaluate"; }), "node 0 runs job \"train\""));
+  EXPECT_TRUE(contains(with([](Hello& other) { other.node = 3; }), "cannot be one of 3 nodes"));
+  EXPECT_TRUE(contains(with([](Hello& other) {
+                         other.machine = "another";
+                         other.bind = "127.0.0.1";
+                       }),
+                       "reached the rendezvous through loopback"));
+  EXPECT_EQ(with([](Hello& other) { other.bind = "127.0.0.1"; }), "") << "on one host loopback is all right";
+}
+
+TEST(Hello, WarnsOfOtherPrograms) {
+  Hello other = hello(1);
+  EXPECT_EQ(oddity(hello(0), other, "a"), "");
+  other.build = "c";
+  EXPECT_TRUE(contains(oddity(hello(0), other, "a"), "runs another build of paceline"));
+  other.program_hash = "q";
+  EXPECT_TRUE(contains(oddity(hello(0), other, "a"), "starts another build of \"./prog --lr 1\""));
+  other.program = "./prog --lr 2";
+  EXPECT_EQ(
+      oddity(hello(0), other, "a"),
+      "warning: node 1 (host h at a) starts another program than node 0: \"./prog --lr 2\" there, \"./prog --lr 1\" "
+      "here");
+}
+
+TEST(Shell, ReadsBackWhatWasQuoted) {
+  const std::vector<std::string> words{"plain-1.0/x",           "",     "two words", "it's",
+                                       "$HOME `id` \"x\" \\ *", "a\nb", "--x=1"};
+  EXPECT_EQ(shell_quote("plain-1.0/x"), "plain-1.0/x");
+  const std::string command = "printf '%s\\1' " + shell_line(words);
+  FILE* pipe = ::popen(command.c_str(), "r");
+  ASSERT_NE(pipe, nullptr);
+  std::string read;
+  for (int byte = 0; (byte = std::fgetc(pipe)) != EOF;) read += static_cast<char>(byte);
+  EXPECT_EQ(::pclose(pipe), 0);
+  std::string expected;
+  for (const std::string& word : words) expected += word + "\1";
+  EXPECT_EQ(read, expected);
+}
+
+TEST(PortHolder, NamesTheProcessOverIPv4AndIPv6) {
+  for (const std::string host : {"127.0.0.1", "::1"}) {
+    const UniqueFd listener = listen_on(SocketAddress(host, 0), 0, 0, 1);
+    const SocketAddress address = local_address(listener.get());
+    const std::string holder = port_holder(address);
+    EXPECT_TRUE(contains(holder, fmt::format("process {} (", ::getpid()))) << holder;
+    EXPECT_TRUE(contains(holder, "hosts_parts_test")) << holder;
+    std::string why;
+    const UniqueFd caller = connect_to(address, Deadline(10s), why);
+    ASSERT_TRUE(caller) << why;
+    EXPECT_EQ(socket_owner(local_address(caller.get())), ::geteuid());
+  }
+}
+
+TEST(PortHolder, SeesAWildcardListener) {
+  const UniqueFd listener = listen_on(SocketAddress("0.0.0.0", 0), 0, 0, 1);
+  const SocketAddress address("127.0.0.1", local_address(listener.get()).port());
+  EXPECT_TRUE(contains(port_holder(address), fmt::format("process {} (", ::getpid())));
+}
+
+/// Two switchboards, one of which calls the other.
+struct TwoSwitchboards : testing::Test {
+  static std::vector<UniqueFd> listener(SocketAddress& address) {
+    std::vector<UniqueFd> listeners;
+    listeners.push_back(listen_on(SocketAddress("127.0.0.1", 0), 0, 0, 16));
+    address = local_address(listeners.front().get());
+    return listeners;
+  }
+
+  SocketAddress address{"127.0.0.1", 0};
+  const Secret secret = Secret::random();
+  std::optional<Switchboard> zero{std::in_place, Guests(listener(address), secret)};
+  std::optional<Switchboard> other{std::in_place, std::nullopt};
+
+  std::map<const Switchboard*, std::vector<LineEvent>> waiting;
+  LineEvent next(Switchboard& board) {
+    auto& events = waiting[&board];
+    while (events.empty()) {
+      pollfd polled{board.fd(), POLLIN, 0};
+      if (::poll(&polled, 1, 60'000) != 1) throw std::runtime_error("nothing came");
+      events = board.take_events();
+    }
+    LineEvent event = std::move(events.front());
+    events.erase(events.begin());
+    return event;
+  }
+
+  UniqueFd call() const {
+    UniqueFd socket;
+    std::string why;
+    const auto outcome = greet(address, secret, introduction_for(Purpose::Launcher), Deadline(60s), socket, why);
+    if (outcome != GreetOutcome::Met) throw std::runtime_error(why);
+    return socket;
+  }
+};
+
+TEST_F(TwoSwitchboards, CarryMessagesBothWaysAndTheLastWords) {
+  const int out = other->add(call());
+  const LineEvent opened = next(*zero);
+  ASSERT_EQ(opened.kind, LineEvent::Kind::Opened);
+  EXPECT_EQ(opened.own->text(), address.text());
+  other->send(out, {{"kind", "hello"}, {"big", std::string(500'000, 'x')}});
+  EXPECT_EQ(next(*zero).message.at("big").get<std::string>().size(), 500'000u);
+  zero->send(opened.line, {{"kind", "over"}});
+  zero.reset();
+  EXPECT_EQ(next(*other).message.at("kind"), "over");
+  EXPECT_EQ(next(*other).kind, LineEvent::Kind::Closed);
+}
+
+TEST_F(TwoSwitchboards, TellOfALineThatSpeaksNonsense) {
+  const UniqueFd socket = call();
+  const LineEvent opened = next(*zero);
+  ASSERT_EQ(opened.kind, LineEvent::Kind::Opened);
+  const std::string junk = "GET / HTTP/1.1\r\n\r\n";
+  ::send(socket.get(), junk.data(), junk.size(), MSG_NOSIGNAL);
+  const LineEvent closed = next(*zero);
+  EXPECT_EQ(closed.kind, LineEvent::Kind::Closed);
+  EXPECT_TRUE(contains(closed.why, "a launcher's frame")) << closed.why;
+}
+
+TEST_F(TwoSwitchboards, ASideThatDoesNotAnswerIsSilent) {
+  const UniqueFd socket = call();  // which nobody reads from
+  const Nanoseconds began = now();
+  ASSERT_EQ(next(*zero).kind, LineEvent::Kind::Opened);
+  EXPECT_EQ(next(*zero).kind, LineEvent::Kind::Silent);
+  EXPECT_GE(now() - began, Switchboard::kSilence - 100ms);
+}
+
+}  // namespace
+}  // namespace paceline::tools
