@@ -39,7 +39,7 @@ pid_t pid_of(Job& job, int rank) {
 
 class Silence : public testing::TestWithParam<const char*> {};
 INSTANTIATE_TEST_SUITE_P(Over, Silence, testing::Values("shm", "tcp"),
-                         [](const auto& info) { return std::string(info.param); });
+                         [](const auto& one) { return std::string(one.param); });
 
 TEST_P(Silence, OfAStoppedRankFailsTheJobOnAllRanksAndEndsIt) {
   Job job(run_worker(3, "ReducesForever", {"--silence", "2", "--transport", GetParam()}));
@@ -259,11 +259,16 @@ TEST(Worker, DISABLED_RankOneStopsItself) {
   });
 }
 
+void wait_for_gate() {
+  if (!eventually([] { return fs::exists(std::getenv("TEST_GATE")); }))
+    throw std::runtime_error("nobody opened the gate");
+}
+
 TEST(Worker, DISABLED_RankTwoWaitsForAGate) {
   as_worker([](const Comm& comm) {
     comm.barrier();
     comm.barrier();
-    if (comm.rank() == 2) EXPECT_TRUE(eventually([] { return fs::exists(std::getenv("TEST_GATE")); }));
+    if (comm.rank() == 2) wait_for_gate();
     comm.barrier();
   });
 }
