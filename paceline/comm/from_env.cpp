@@ -10,6 +10,7 @@
 #include <string_view>
 
 #include "paceline/comm/comm_state.h"
+#include "paceline/comm/hosts_engine.h"
 #include "paceline/comm/shm_engine.h"
 #include "paceline/comm/tcp_engine.h"
 
@@ -60,7 +61,9 @@ TcpOptions tcp_options() {
   if (const auto ports = variable("PACELINE_PORTS")) read_ports(*ports, tcp);
   if (const auto path = variable("PACELINE_SECRET_FILE")) tcp.secret = Secret::from_file(*path);
   else if (const auto secret = variable("PACELINE_SECRET")) tcp.secret = Secret::from_hex(*secret);
-  if (one_of("PACELINE_ALL_REDUCE", {"direct", "ring"}) == "ring") tcp.all_reduce = Algorithm::Ring;
+  const std::string all_reduce = one_of("PACELINE_ALL_REDUCE", {"auto", "direct", "ring"});
+  if (all_reduce == "direct") tcp.all_reduce = Algorithm::Direct;
+  if (all_reduce == "ring") tcp.all_reduce = Algorithm::Ring;
   return tcp;
 }
 
@@ -97,6 +100,13 @@ Comm::State::MakeEngine over_connections(const std::shared_ptr<Store>& store, co
   };
 }
 
+Comm::State::MakeEngine between_hosts(const std::shared_ptr<Store>& store, const TcpOptions& tcp,
+                                      const CommOptions& options) {
+  return [store, tcp, options](const std::string& name, int rank, int world_size) {
+    return make_hosts_engine(store, name, rank, world_size, tcp, options);
+  };
+}
+
 /// This worker's slot of the launcher's board, if there is one.
 std::shared_ptr<BoardWriter> open_board() {
   const auto address = variable(Board::kVariable);
@@ -119,6 +129,11 @@ Comm Comm::over_tcp(const std::shared_ptr<Store>& store, const std::string& name
   return join(new_state(store, name, rank, world_size, over_connections(store, tcp, options)));
 }
 
+Comm Comm::over_hosts(const std::shared_ptr<Store>& store, const std::string& name, int rank, int world_size,
+                      const TcpOptions& tcp, CommOptions options) {
+  return join(new_state(store, name, rank, world_size, between_hosts(store, tcp, options)));
+}
+
 Comm Comm::from_env() {
   if (!variable("WORLD_SIZE")) return solo();
   const int world_size = whole_number("WORLD_SIZE", 1);
@@ -137,9 +152,11 @@ Comm Comm::from_env() {
   auto store = connect_store(*address, Deadline(options.timeout));
   auto board = open_board();
   if (board) options.board = board->board();
-  const bool tcp = one_of("PACELINE_TRANSPORT", {"shm", "tcp"}) == "tcp";
+  const std::string transport = one_of("PACELINE_TRANSPORT", {"auto", "shm", "tcp"});
   auto state = new_state(store, "world", rank, world_size,
-                         tcp ? over_connections(store, tcp_options(), options) : shared_memory(store, options));
+                         transport == "auto"  ? between_hosts(store, tcp_options(), options)
+                         : transport == "tcp" ? over_connections(store, tcp_options(), options)
+                                              : shared_memory(store, options));
   state->board = std::move(board);
   const Comm comm = join(std::move(state));
   store->set(fmt::format("joined/{}", rank), "1");  // the launcher tells workers that end before they joined
