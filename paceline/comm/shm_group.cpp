@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <sstream>
 
 #include "paceline/base/error.h"
 #include "paceline/base/topology.h"
@@ -135,17 +136,42 @@ std::pair<Hello, UniqueFd> receive_hello(int link, Deadline deadline) {
 
 std::string address_key(const std::string& name, int rank) { return fmt::format("shm/{}/{}", name, rank); }
 
+/// Where a rank listens, and of how many it thinks it is one.
+struct Whereabouts {
+  std::string socket_name;
+  int world_size = 0;
+};
+
+Whereabouts decode(const std::string& text) {
+  Whereabouts result;
+  std::istringstream words(text);
+  words >> result.socket_name >> result.world_size;
+  return result;
+}
+
 // Waits until all ranks have published where they listen; a timeout names all that have not.
-std::vector<std::string> gather_addresses(Store& store, const std::string& name, int world_size, Deadline deadline) {
+std::vector<std::string> gather_addresses(Store& store, const std::string& name, int rank, int world_size,
+                                          Deadline deadline) {
   std::vector<std::string> addresses;
   std::vector<int> missing;
-  for (int rank = 0; rank < world_size; ++rank) {
+  for (int peer = 0; peer < world_size; ++peer) {
+    Whereabouts theirs;
     try {
-      addresses.push_back(store.get(address_key(name, rank), missing.empty() ? deadline : Deadline(Nanoseconds(0))));
+      theirs = decode(store.get(address_key(name, peer), missing.empty() ? deadline : Deadline(Nanoseconds(0))));
     } catch (const Error& error) {
       if (error.code() != ErrorCode::Timeout) throw;
-      missing.push_back(rank);
+      missing.push_back(peer);
+      continue;
     }
+    if (theirs.world_size != world_size) {
+      throw Error(
+          ErrorCode::Mismatch,
+          fmt::format("joining '{}': rank {} is one of {} ranks, but rank {} is one of {}; start all workers of "
+                      "a job with one launcher",
+                      name, rank, world_size, peer, theirs.world_size),
+          rank, peer);
+    }
+    addresses.push_back(theirs.socket_name);
   }
   if (!missing.empty()) {
     throw Error(ErrorCode::Timeout,
@@ -174,8 +200,8 @@ ShmGroup connect_shm_group(Store& store, const std::string& name, int rank, int 
   if (bind(listener.get(), own.get(), own.length) != 0 || listen(listener.get(), world_size) != 0) {
     throw system_error("cannot listen on a Unix socket", errno);
   }
-  store.set(address_key(name, rank), socket_name);
-  const auto addresses = gather_addresses(store, name, world_size, deadline);
+  store.set(address_key(name, rank), fmt::format("{} {}", socket_name, world_size));
+  const auto addresses = gather_addresses(store, name, rank, world_size, deadline);
 
   const Hello hello{RankControl::kMagic, group.control(rank).nonce, rank, world_size};
   const auto join = [&](PeerLink link, const Hello& theirs, UniqueFd segment) {

@@ -36,6 +36,7 @@ struct Terms {
 struct Whereabouts {
   std::string host;  // the same for ranks that share one
   int pid = 0;
+  int world_size = 0;
   std::vector<SocketAddress> addresses;
 };
 
@@ -76,8 +77,8 @@ std::string this_host() {
   return id.empty() ? "unknown" : id;
 }
 
-std::string encode(const std::vector<SocketAddress>& addresses) {
-  std::string text = fmt::format("{} {}", this_host(), ::getpid());
+std::string encode(const std::vector<SocketAddress>& addresses, int world_size) {
+  std::string text = fmt::format("{} {} {}", this_host(), ::getpid(), world_size);
   for (const SocketAddress& address : addresses) text += fmt::format(" {} {}", address.host(), address.port());
   return text;
 }
@@ -87,23 +88,42 @@ Whereabouts decode(const std::string& text) {
   std::istringstream words(text);
   std::string host;
   std::uint16_t port = 0;
-  words >> result.host >> result.pid;
+  words >> result.host >> result.pid >> result.world_size;
   while (words >> host >> port) result.addresses.emplace_back(host, port);
   return result;
 }
 
-// Waits until all ranks have said where they listen; a timeout names all that have not.
-std::vector<Whereabouts> gather_whereabouts(Store& store, const std::string& name, int world_size, Deadline deadline) {
+// Waits until all ranks have said where they listen, and calls `meanwhile` now and then; a timeout names all that have
+// not.
+template <class Meanwhile>
+std::vector<Whereabouts> gather_whereabouts(Store& store, const std::string& name, int rank, int world_size,
+                                            Deadline deadline, Meanwhile&& meanwhile) {
+  constexpr Nanoseconds kNowAndThen = std::chrono::milliseconds(100);
   std::vector<Whereabouts> all;
   std::vector<int> missing;
-  for (int rank = 0; rank < world_size; ++rank) {
+  for (int peer = 0; peer < world_size;) {
+    const Nanoseconds left = missing.empty() ? std::max(deadline.left(), Nanoseconds(0)) : Nanoseconds(0);
     try {
-      const Deadline patience = missing.empty() ? deadline : Deadline(Nanoseconds(0));
-      all.push_back(decode(store.get(key(name, "address", rank), patience)));
+      all.push_back(decode(store.get(key(name, "address", peer), Deadline(std::min(left, kNowAndThen)))));
     } catch (const Error& error) {
       if (error.code() != ErrorCode::Timeout) throw;
-      missing.push_back(rank);
+      if (left > kNowAndThen) {
+        meanwhile();
+        continue;
+      }
+      missing.push_back(peer);
+      ++peer;
+      continue;
     }
+    if (const int theirs = all.back().world_size; theirs != world_size) {
+      throw Error(
+          ErrorCode::Mismatch,
+          fmt::format("joining '{}': rank {} is one of {} ranks, but rank {} is one of {}; start all workers of "
+                      "a job with one launcher",
+                      name, rank, world_size, peer, theirs),
+          rank, peer);
+    }
+    ++peer;
   }
   if (missing.empty()) return all;
   throw Error(
@@ -121,7 +141,10 @@ class Meeting {
       : store_(store), name_(name), group_(group), secret_(secret), deadline_(deadline) {}
 
   void call(int peer, const Whereabouts& at);
-  void let_in(Guests& guests, int how_many);
+  /// All higher ranks.
+  void let_in(Guests& guests);
+  /// Hears who comes, for as long as this, and lets in the first higher rank. False if there was none.
+  bool let_in_one(Guests& guests, Nanoseconds patience);
 
  private:
   enum class Outcome { Met, NotThere, HungUp };
@@ -156,7 +179,7 @@ TcpGroup connect_tcp_group(Store& store, const std::string& name, int rank, int 
   std::vector<UniqueFd> listeners;
   std::vector<SocketAddress> listening;
   for (const SocketAddress& address : addresses) {
-    listeners.push_back(listen_on(address, options.first_port, options.last_port, std::max(world_size, 128)));
+    listeners.push_back(listen_on(address, options.first_port, options.last_port, SOMAXCONN));
     listening.push_back(local_address(listeners.back().get()));
   }
 
@@ -178,8 +201,12 @@ TcpGroup connect_tcp_group(Store& store, const std::string& name, int rank, int 
   group.addresses.resize(static_cast<std::size_t>(world_size));
   group.pids.resize(static_cast<std::size_t>(world_size));
 
-  store.set(key(name, "address", rank), encode(listening));
-  const auto all = gather_whereabouts(store, name, world_size, deadline);
+  store.set(key(name, "address", rank), encode(listening, world_size));
+  Meeting meeting(store, name, group, secret, deadline);
+  Guests guests(std::move(listeners), secret);
+  // Strangers are sent away from the first moment; else they would fill the queue in which a peer has to wait.
+  const auto all =
+      gather_whereabouts(store, name, rank, world_size, deadline, [&] { meeting.let_in_one(guests, Nanoseconds(0)); });
   for (int peer = 0; peer < world_size; ++peer) {
     group.pids[static_cast<std::size_t>(peer)] = all[static_cast<std::size_t>(peer)].pid;
   }
@@ -188,10 +215,8 @@ TcpGroup connect_tcp_group(Store& store, const std::string& name, int rank, int 
       static_cast<int>(std::count_if(all.begin(), all.end(), [&](const auto& a) { return a.host == host; }));
 
   // Rank 0 only lets in, so nobody waits in a circle.
-  Meeting meeting(store, name, group, secret, deadline);
   for (int peer = 0; peer < rank; ++peer) meeting.call(peer, all[static_cast<std::size_t>(peer)]);
-  Guests guests(std::move(listeners), secret);
-  meeting.let_in(guests, world_size - 1 - rank);
+  meeting.let_in(guests);
   for (const UniqueFd& socket : group.sockets) {
     if (socket) tune(socket.get(), options.silence, local_address(socket.get()).is_loopback());
   }
@@ -265,44 +290,43 @@ Meeting::Outcome Meeting::call(int peer, const SocketAddress& address, std::stri
   return Outcome::Met;
 }
 
-void Meeting::let_in(Guests& guests, int how_many) {
-  for (int met = 0; met < how_many;) {
-    const auto still_missing = [&] {
-      std::vector<int> missing;
-      for (int peer = group_.rank + 1; peer < world_size(); ++peer) {
-        if (!group_.sockets[static_cast<std::size_t>(peer)]) missing.push_back(peer);
-      }
-      return missing;
-    };
+void Meeting::let_in(Guests& guests) {
+  for (;;) {
+    std::vector<int> missing;
+    for (int peer = group_.rank + 1; peer < world_size(); ++peer) {
+      if (!group_.sockets[static_cast<std::size_t>(peer)]) missing.push_back(peer);
+    }
+    if (missing.empty()) return;
     if (deadline_.passed()) {
-      const auto missing = still_missing();
       throw Error(ErrorCode::Timeout,
                   fmt::format("joining '{}': rank {} did not connect to rank {} within the time limit", name_,
                               fmt::join(missing, ", "), group_.rank),
                   group_.rank, missing.front());
     }
-    auto guest = guests.next(std::min<Nanoseconds>(deadline_.left(), std::chrono::milliseconds(200)));
-    if (!guest) {
-      store_.add(key(name_, "joining", group_.rank), 0);
-      continue;
-    }
-    const auto caller = static_cast<int>(guest->introduction.caller);
-    Introduction due = introduction(caller, group_.rank);
-    if (guest->introduction.generation != due.generation) continue;  // another communicator's: sent away
-    if (guest->introduction != due || caller <= group_.rank || caller >= world_size()) {
-      throw Error(ErrorCode::Mismatch,
-                  fmt::format("joining '{}': rank {} of {} came to see rank {}, but this is rank {} of {}; start all "
-                              "workers of a job with one launcher",
-                              name_, caller, guest->introduction.world_size, guest->introduction.acceptor, group_.rank,
-                              world_size()),
-                  group_.rank, caller);
-    }
-    if (!send_all(guest->socket.get(), guest->answer, Deadline(std::chrono::seconds(2)))) continue;
-    UniqueFd& place = group_.sockets[static_cast<std::size_t>(caller)];
-    if (!place) ++met;  // or it comes again, having lost the first connection on the way
-    group_.addresses[static_cast<std::size_t>(caller)] = guest->address;
-    place = std::move(guest->socket);
+    const bool came = let_in_one(guests, std::min<Nanoseconds>(deadline_.left(), std::chrono::milliseconds(200)));
+    if (!came) store_.add(key(name_, "joining", group_.rank), 0);  // throws if the job has failed meanwhile
   }
+}
+
+bool Meeting::let_in_one(Guests& guests, Nanoseconds patience) {
+  auto guest = guests.next(patience);
+  if (!guest) return false;
+  const auto caller = static_cast<int>(guest->introduction.caller);
+  const Introduction due = introduction(caller, group_.rank);
+  if (guest->introduction.generation != due.generation) return false;  // another communicator's: sent away
+  if (guest->introduction != due || caller <= group_.rank || caller >= world_size()) {
+    throw Error(ErrorCode::Mismatch,
+                fmt::format("joining '{}': rank {} of {} came to see rank {}, but this is rank {} of {}; start all "
+                            "workers of a job with one launcher",
+                            name_, caller, guest->introduction.world_size, guest->introduction.acceptor, group_.rank,
+                            world_size()),
+                group_.rank, caller);
+  }
+  if (!send_all(guest->socket.get(), guest->answer, Deadline(std::chrono::seconds(2)))) return false;
+  // It may come again, having lost the first connection on the way.
+  group_.addresses[static_cast<std::size_t>(caller)] = guest->address;
+  group_.sockets[static_cast<std::size_t>(caller)] = std::move(guest->socket);
+  return true;
 }
 
 }  // namespace

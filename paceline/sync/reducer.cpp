@@ -70,7 +70,10 @@ void Reducer::begin() {
     buckets_[b].work.clear();
   }
   const ScopedPhase phase(comm_.timeline(), Phase::Communication);
-  prologue_.start({round_, plan_.hash()}, "step begins");
+  const std::uint64_t plan = plan_.hash();
+  // Labels are compared before any data is combined; what the header says is read after some of it was.
+  prologue_label_ = fmt::format("step {} {:08x}", round_ % 1'000'000'000, plan >> 32);
+  prologue_.start({round_, plan}, prologue_label_.c_str());
 }
 
 void Reducer::store(std::size_t parameter, const std::byte* gradient) {
