@@ -1,4 +1,8 @@
 // The options of `paceline run`, a word a line. Nothing is ever started: PATH leads nowhere, and no word has a slash.
+#include <CLI/CLI.hpp>
+#include <cstdlib>
+#include <vector>
+
 #include "fuzz.h"
 #include "paceline/tools/commands.h"
 

@@ -19,9 +19,9 @@ using namespace std::chrono_literals;
 /// Where rank 0 of "world" listens.
 SocketAddress address_of_rank_0(Store& store) {
   std::istringstream words(store.get("tcp/world/address/0", Deadline(60s)));
-  std::string host, pid, world_size, address;
+  std::string world_size, host, pid, address;
   std::uint16_t port = 0;
-  words >> host >> pid >> world_size >> address >> port;
+  words >> world_size >> host >> pid >> address >> port;
   return {address, port};
 }
 

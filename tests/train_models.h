@@ -62,6 +62,15 @@ inline std::uint64_t hash_of_tensors(const std::vector<torch::Tensor>& tensors) 
   return hash;
 }
 
+/// Those that are defined.
+inline std::vector<torch::Tensor> gradients_of(const torch::nn::Module& module) {
+  std::vector<torch::Tensor> gradients;
+  for (const auto& parameter : module.parameters()) {
+    if (parameter.grad().defined()) gradients.push_back(parameter.grad());
+  }
+  return gradients;
+}
+
 inline bool same_on_all_ranks(const Comm& comm, std::uint64_t hash) {
   const auto own = std::to_string(hash);
   for (const auto& theirs : comm.gather(own)) {

@@ -1,11 +1,14 @@
 // What libtorch users do around backward(), against what one process does; and what must be refused.
 #include <gtest/gtest.h>
 
+#include "train_failures.h"
 #include "train_models.h"
 
 namespace paceline {
 namespace {
 
+using test::expect_all_say;
+using test::failures;
 using test::Samples;
 using torch::nn::Sequential;
 
@@ -99,30 +102,6 @@ TEST(Unused, ParametersGetTheGradientOfOneProcessByLibtorch) {
 }
 TEST(Unused, ParametersGetTheGradientOfOneProcessAccumulating) {
   check_unused(2, Zeroing::None), check_unused(3, Zeroing::None);
-}
-
-// What `body` throws on each rank, "" for nothing.
-std::vector<std::string> failures(int n, const std::function<void(const Comm&)>& body) {
-  std::vector<std::string> messages(static_cast<std::size_t>(n));
-  try {
-    test::on_ranks(n, ThreadEngine::SharedMemory, [&](const Comm& comm) {
-      try {
-        body(comm);
-      } catch (const std::exception& error) {
-        messages[static_cast<std::size_t>(comm.rank())] = error.what();
-        throw;
-      }
-    });
-  } catch (const std::exception&) {
-  }
-  return messages;
-}
-
-void expect_all_say(const std::vector<std::string>& messages, const std::vector<std::string>& parts) {
-  for (const std::string& message : messages) {
-    for (const std::string& part : parts)
-      EXPECT_NE(message.find(part), std::string::npos) << part << "\nin: " << message;
-  }
 }
 
 TEST(Refused, AStepAfterTheModuleWasCast) {

@@ -5,6 +5,10 @@
 namespace paceline {
 
 void Timeline::begin_step(Phase phase) {
+  if (accumulating_) {
+    accumulating_ = false;
+    return enter(phase);
+  }
   const Nanoseconds at = now();
   close_step(at);
   phase_ = phase;
@@ -14,6 +18,7 @@ void Timeline::begin_step(Phase phase) {
 
 void Timeline::pause() {
   close_step(now());
+  accumulating_ = false;
   phase_ = Phase::Outside;
 }
 

@@ -32,6 +32,7 @@ struct OperationInterval {
   Nanoseconds launched, last_arrival, completed;
   std::uint64_t bytes;
   std::string label;
+  Nanoseconds working{};  ///< How long this rank moved and added up its share; 0 where that is not known.
 };
 
 /// All that happened in one training step of one rank.
@@ -53,8 +54,10 @@ class Timeline {
   /// Replaces the sink. The events passed to it are only valid during the call.
   void set_sink(Sink sink) { sink_ = std::move(sink); }
 
-  /// Ends the running step, if any, and begins one in `phase`.
+  /// Ends the running step, if any, and begins one in `phase`; while accumulating, the running one goes on instead.
   void begin_step(Phase phase);
+  /// Whether the last backward's gradients are to be added to by the next one, of the same step.
+  void set_accumulating(bool accumulating) { accumulating_ = accumulating && in_step(); }
   /// Ends the running step, if any; time goes to Outside until the next begin_step().
   void pause();
   /// Goes over to `phase`. Does nothing while Outside, so evaluation is never taken for training.
@@ -81,6 +84,7 @@ class Timeline {
   Phase phase_ = Phase::Outside;
   Nanoseconds since_{};
   bool trained_ = false;
+  bool accumulating_ = false;
   bool steps_begin_in_loader_ = false;
 };
 

@@ -50,6 +50,11 @@ class Comm {
   static Comm over_tcp(const std::shared_ptr<Store>& store, const std::string& name, int rank, int world_size,
                        const TcpOptions& tcp = {}, CommOptions options = {});
 
+  /// Over whatever fits where the ranks are, which they find out by trying to map each other's memory: shared memory
+  /// where all share a host, TCP where each has its own, both where hosts have several. Throws as from_env() does.
+  static Comm over_hosts(const std::shared_ptr<Store>& store, const std::string& name, int rank, int world_size,
+                         const TcpOptions& tcp = {}, CommOptions options = {});
+
   explicit Comm(std::shared_ptr<State> state) : state_(std::move(state)) {}
 
   int rank() const;

@@ -58,7 +58,7 @@ std::uint64_t Comm::State::carry_out_in_step(const Operation& operation, Algorit
   const std::uint64_t number = engine->run(timed, chosen);
   const OperationTiming timing = engine->timing(number);
   timeline->add_operation({timing.launched, timing.last_arrival, timing.completed,
-                           operation.count * size_of(operation.dtype), to_string(operation.kind)});
+                           operation.count * size_of(operation.dtype), to_string(operation.kind), timing.working});
   return number;
 }
 

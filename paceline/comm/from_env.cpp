@@ -10,6 +10,7 @@
 #include <string_view>
 
 #include "paceline/comm/comm_state.h"
+#include "paceline/comm/hosts_engine.h"
 #include "paceline/comm/shm_engine.h"
 #include "paceline/comm/tcp_engine.h"
 
@@ -61,7 +62,9 @@ TcpOptions tcp_options() {
   if (const auto ports = variable("PACELINE_PORTS")) read_ports(*ports, tcp);
   if (const auto path = variable("PACELINE_SECRET_FILE")) tcp.secret = Secret::from_file(*path);
   else if (const auto secret = variable("PACELINE_SECRET")) tcp.secret = Secret::from_hex(*secret);
-  if (one_of("PACELINE_ALL_REDUCE", {"direct", "ring"}) == "ring") tcp.all_reduce = Algorithm::Ring;
+  const std::string all_reduce = one_of("PACELINE_ALL_REDUCE", {"auto", "direct", "ring"});
+  if (all_reduce == "direct") tcp.all_reduce = Algorithm::Direct;
+  if (all_reduce == "ring") tcp.all_reduce = Algorithm::Ring;
   return tcp;
 }
 
@@ -103,6 +106,14 @@ Comm Comm::over_tcp(const std::shared_ptr<Store>& store, const std::string& name
               });
 }
 
+Comm Comm::over_hosts(const std::shared_ptr<Store>& store, const std::string& name, int rank, int world_size,
+                      const TcpOptions& tcp, CommOptions options) {
+  return join(store, name, rank, world_size,
+              [store, tcp, options](const std::string& group_name, int group_rank, int group_size) {
+                return make_hosts_engine(store, group_name, group_rank, group_size, tcp, options.timeout);
+              });
+}
+
 Comm Comm::from_env() {
   if (!variable("WORLD_SIZE")) return solo();
   const int world_size = whole_number("WORLD_SIZE", 1);
@@ -119,9 +130,10 @@ Comm Comm::from_env() {
   CommOptions options;
   if (variable("PACELINE_TIMEOUT")) options.timeout = std::chrono::seconds(whole_number("PACELINE_TIMEOUT", 1));
   auto store = connect_store(*address, Deadline(options.timeout));
-  const bool tcp = one_of("PACELINE_TRANSPORT", {"shm", "tcp"}) == "tcp";
-  Comm comm = tcp ? over_tcp(store, "world", rank, world_size, tcp_options(), options)
-                  : over_shared_memory(store, "world", rank, world_size, options);
+  const std::string transport = one_of("PACELINE_TRANSPORT", {"auto", "shm", "tcp"});
+  Comm comm = transport == "auto"  ? over_hosts(store, "world", rank, world_size, tcp_options(), options)
+              : transport == "tcp" ? over_tcp(store, "world", rank, world_size, tcp_options(), options)
+                                   : over_shared_memory(store, "world", rank, world_size, options);
   store->set(fmt::format("joined/{}", rank), "1");  // the launcher tells workers that end before they joined
   return comm;
 }

@@ -114,7 +114,8 @@ Algorithm ShmEngine::algorithm(const Operation& operation) const {
       throw Error(ErrorCode::InvalidArgument, "algorithm tickets is there for all_reduce and reduce");
     case Algorithm::Slices: return Algorithm::Slices;
     case Algorithm::Direct:
-    case Algorithm::Ring: break;
+    case Algorithm::Ring:
+    case Algorithm::Hosts: break;
   }
   throw Error(ErrorCode::InvalidArgument,
               fmt::format("there is no algorithm {} in shared memory; it has one_shot, slices and tickets",
@@ -153,7 +154,7 @@ void ShmEngine::enter(const Operation& operation, Algorithm algorithm) {
   const bool quiet = algorithm == Algorithm::OneShot;
   if (quiet) sync_.publish_arrival_quietly(number);
   else sync_.publish_arrival(number);
-  entered(number) = {operation, algorithm, operation.count, digest};
+  entered(number) = {operation, algorithm, operation.count, digest, {}};
   // One that can be done at once ends with waking sleepers, a moment later.
   if (quiet && (shared_ + 1 != number || !sync_.everyone_arrived(number))) sync_.wake_sleepers();
 }
@@ -182,10 +183,7 @@ void ShmEngine::advance(Share share) {
   while (shared_ < entered_ && sync_.everyone_arrived(shared_ + 1)) {
     const std::uint64_t number = shared_ + 1;
     check_agreement(number);
-    if (!do_share(number, share)) return;
-    if (entered(number).operation.timed) {
-      sync_.control(view_.rank).details_of(number).finished_ns.store(now().count(), std::memory_order_relaxed);
-    }
+    if (!(entered(number).operation.timed ? do_timed_share(number, share) : do_share(number, share))) return;
     shared_ = number;
     sync_.publish_finish(number);
   }
@@ -213,6 +211,15 @@ void ShmEngine::fail_for_counts(std::uint64_t number) {
     sync_.fail_and_throw(error);
   }
   sync_.wait(ShmSync::Stage::Finish, number, [] { return false; });
+}
+
+bool ShmEngine::do_timed_share(std::uint64_t number, Share share) {
+  const Nanoseconds begin = now();
+  const bool done = do_share(number, share);
+  const Nanoseconds end = now();
+  entered(number).working += end - begin;
+  if (done) sync_.control(view_.rank).details_of(number).finished_ns.store(end.count(), std::memory_order_relaxed);
+  return done;
 }
 
 // False if some of it is left, for others or for a later call.
@@ -288,7 +295,7 @@ OperationTiming ShmEngine::timing(std::uint64_t operation) const {
     completed = std::max(completed, details.finished_ns.load(std::memory_order_relaxed));
   }
   return {Nanoseconds(sync_.control(view_.rank).details_of(operation).arrived_ns), Nanoseconds(last_arrival),
-          Nanoseconds(completed)};
+          Nanoseconds(completed), entered(operation).working};
 }
 
 }  // namespace paceline

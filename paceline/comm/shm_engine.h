@@ -44,6 +44,7 @@ class ShmEngine final : public Engine {
     Algorithm algorithm;
     std::size_t carried_out;  // once its share was begun
     std::uint64_t digest;
+    Nanoseconds working;  // of a timed operation: what its share took
   };
   /// Whether a rank does all it can of an operation at once, or leaves some to ranks that come later.
   enum class Share { All, Fair };
@@ -53,6 +54,7 @@ class ShmEngine final : public Engine {
   void check_agreement(std::uint64_t number);
   [[noreturn]] void fail_for_mismatch(std::uint64_t number);
   void fail_for_counts(std::uint64_t number);
+  bool do_timed_share(std::uint64_t number, Share share);
   bool do_share(std::uint64_t number, Share share);
   bool take_chunks(std::uint64_t number, Share share);
   ShmTickets tickets(std::uint64_t number) const;

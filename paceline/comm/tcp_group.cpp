@@ -18,6 +18,7 @@
 #include "paceline/comm/guests.h"
 #include "paceline/comm/handshake.h"
 #include "paceline/comm/store.h"
+#include "paceline/comm/store_meeting.h"
 #include "paceline/comm/tcp_address.h"
 #include "paceline/comm/tcp_socket.h"
 
@@ -36,7 +37,6 @@ struct Terms {
 struct Whereabouts {
   std::string host;  // the same for ranks that share one
   int pid = 0;
-  int world_size = 0;
   std::vector<SocketAddress> addresses;
 };
 
@@ -52,8 +52,9 @@ std::uint64_t random_number() {
 
 Terms agree_on_terms(Store& store, const std::string& name, int rank, const TcpOptions& options, Deadline deadline) {
   if (rank == 0) {
-    if (options.all_reduce != Algorithm::Direct && options.all_reduce != Algorithm::Ring) {
-      throw Error(ErrorCode::InvalidArgument, "TcpOptions::all_reduce must be Direct or Ring", rank);
+    if (options.all_reduce != Algorithm::Auto && options.all_reduce != Algorithm::Direct &&
+        options.all_reduce != Algorithm::Ring) {
+      throw Error(ErrorCode::InvalidArgument, "TcpOptions::all_reduce must be Auto, Direct or Ring", rank);
     }
     if (options.segment_bytes < 4096 || options.segment_bytes > (std::size_t{16} << 20) ||
         options.segment_bytes % 64 != 0) {
@@ -77,8 +78,8 @@ std::string this_host() {
   return id.empty() ? "unknown" : id;
 }
 
-std::string encode(const std::vector<SocketAddress>& addresses, int world_size) {
-  std::string text = fmt::format("{} {} {}", this_host(), ::getpid(), world_size);
+std::string encode(const std::vector<SocketAddress>& addresses) {
+  std::string text = fmt::format("{} {}", this_host(), ::getpid());
   for (const SocketAddress& address : addresses) text += fmt::format(" {} {}", address.host(), address.port());
   return text;
 }
@@ -88,50 +89,9 @@ Whereabouts decode(const std::string& text) {
   std::istringstream words(text);
   std::string host;
   std::uint16_t port = 0;
-  words >> result.host >> result.pid >> result.world_size;
+  words >> result.host >> result.pid;
   while (words >> host >> port) result.addresses.emplace_back(host, port);
   return result;
-}
-
-// Waits until all ranks have said where they listen, and calls `meanwhile` now and then; a timeout names all that have
-// not.
-template <class Meanwhile>
-std::vector<Whereabouts> gather_whereabouts(Store& store, const std::string& name, int rank, int world_size,
-                                            Deadline deadline, Meanwhile&& meanwhile) {
-  constexpr Nanoseconds kNowAndThen = std::chrono::milliseconds(100);
-  std::vector<Whereabouts> all;
-  std::vector<int> missing;
-  for (int peer = 0; peer < world_size;) {
-    const Nanoseconds left = missing.empty() ? std::max(deadline.left(), Nanoseconds(0)) : Nanoseconds(0);
-    try {
-      all.push_back(decode(store.get(key(name, "address", peer), Deadline(std::min(left, kNowAndThen)))));
-    } catch (const Error& error) {
-      if (error.code() != ErrorCode::Timeout) throw;
-      if (left > kNowAndThen) {
-        meanwhile();
-        continue;
-      }
-      missing.push_back(peer);
-      ++peer;
-      continue;
-    }
-    if (const int theirs = all.back().world_size; theirs != world_size) {
-      throw Error(
-          ErrorCode::Mismatch,
-          fmt::format("joining '{}': rank {} is one of {} ranks, but rank {} is one of {}; start all workers of "
-                      "a job with one launcher",
-                      name, rank, world_size, peer, theirs),
-          rank, peer);
-    }
-    ++peer;
-  }
-  if (missing.empty()) return all;
-  throw Error(
-      ErrorCode::Timeout,
-      fmt::format("joining '{}': rank {} of {} did not come within the time limit; were all workers started, and "
-                  "do all of them create this communicator?",
-                  name, fmt::join(missing, ", "), world_size),
-      Error::kNoRank, missing.front());
 }
 
 /// Meets the other ranks: calls lower ones, lets higher ones in.
@@ -201,12 +161,14 @@ TcpGroup connect_tcp_group(Store& store, const std::string& name, int rank, int 
   group.addresses.resize(static_cast<std::size_t>(world_size));
   group.pids.resize(static_cast<std::size_t>(world_size));
 
-  store.set(key(name, "address", rank), encode(listening, world_size));
   Meeting meeting(store, name, group, secret, deadline);
   Guests guests(std::move(listeners), secret);
+  std::vector<Whereabouts> all;
   // Strangers are sent away from the first moment; else they would fill the queue in which a peer has to wait.
-  const auto all =
-      gather_whereabouts(store, name, rank, world_size, deadline, [&] { meeting.let_in_one(guests, Nanoseconds(0)); });
+  for (const auto& text : meet(store, fmt::format("tcp/{}/address", name), name, rank, world_size, encode(listening),
+                               deadline, [&] { meeting.let_in_one(guests, Nanoseconds(0)); })) {
+    all.push_back(decode(text));
+  }
   for (int peer = 0; peer < world_size; ++peer) {
     group.pids[static_cast<std::size_t>(peer)] = all[static_cast<std::size_t>(peer)].pid;
   }

@@ -57,8 +57,11 @@ Reducer::SlotMemory Reducer::slot(std::size_t parameter) const {
   return {memory->data() + slot.offset, memory};
 }
 
-void Reducer::begin() {
+void Reducer::begin(const RoundCall& call) {
   in_round_ = true;
+  call_ = call;
+  prologues_ = {};
+  epilogues_ = {};
   next_bucket_ = 0;
   gradient_hash_ = 0;
   std::fill(ready_.begin(), ready_.end(), 0);
@@ -73,8 +76,27 @@ void Reducer::begin() {
   const std::uint64_t plan = plan_.hash();
   // Labels are compared before any data is combined; what the header says is read after some of it was.
   prologue_label_ = fmt::format("step {} {:08x}", round_ % 1'000'000'000, plan >> 32);
-  prologue_.start({round_, plan}, prologue_label_.c_str());
+  prologue_.start({round_, plan, call.weight, call.passes, call.flags}, prologue_label_.c_str());
 }
+
+std::span<const StepPrologue> Reducer::meet() {
+  if (!prologues_.empty()) return prologues_;
+  const ScopedPhase phase(comm_.timeline(), Phase::Communication);
+  const auto all = prologue_.wait();
+  for (int peer = 1; peer < comm_.world_size(); ++peer) {
+    if (all[peer].step == all[0].step && all[peer].signature == all[0].signature) continue;
+    comm_.fail(
+        {ErrorCode::Mismatch,
+         fmt::format("rank 0 is at step {} of a model with plan {:016x}, but rank {} at step {} with {:016x}; do "
+                     "all ranks train the same model, and call backward equally often?",
+                     all[0].step, all[0].signature, peer, all[peer].step, all[peer].signature),
+         comm_.rank(), peer});
+  }
+  prologues_ = all;
+  return prologues_;
+}
+
+void Reducer::dismiss() { in_round_ = false; }
 
 void Reducer::store(std::size_t parameter, const std::byte* gradient) {
   require_not_launched(parameter);
@@ -134,7 +156,8 @@ void Reducer::launch_ready_buckets() {
   }
 }
 
-// Starts the operations of a bucket up to byte `up_to`, in pieces that stay in cache. 1/W is applied in the reduction.
+// Starts the operations of a bucket up to byte `up_to`, in pieces that stay in cache. The mean's division is part of
+// the reduction.
 void Reducer::launch(std::size_t index, std::size_t up_to) {
   Bucket& bucket = buckets_[index];
   const Dtype dtype = plan_.buckets[index].dtype;
@@ -143,13 +166,15 @@ void Reducer::launch(std::size_t index, std::size_t up_to) {
     if (in_flight_.size() >= kMostInFlight) settle_oldest();
     const std::size_t bytes = std::min(up_to - bucket.launched, options_.bucket_bytes);
     std::byte* data = bucket.memory->data() + bucket.launched;
+    if (options_.before_launch) options_.before_launch({index, bucket.launched, dtype, {data, bytes}});
     bucket.work.emplace_back(comm_.start({.kind = Collective::AllReduce,
                                           .dtype = dtype,
-                                          .reduce = ReduceOp::Mean,
+                                          .reduce = call_.op,
                                           .count = bytes / size_of(dtype),
                                           .call_count = plan_.buckets[index].bytes / size_of(dtype),
                                           .in = data,
                                           .out = data,
+                                          .weight = call_.weight,
                                           .label = bucket.label.c_str(),
                                           .timed = true}),
                              bytes);
@@ -166,10 +191,10 @@ const std::vector<std::size_t>& Reducer::absent() {
   return absent_;
 }
 
-bool Reducer::finish() {
+bool Reducer::finish(const RoundEnd& end) {
   const ScopedPhase phase(comm_.timeline(), Phase::Communication);
-  epilogue_.start({absent_.size(), gradient_hash_}, "step ends");
-  check_prologue();
+  epilogue_.start({absent_.size(), gradient_hash_, end.bad_parameter, end.state_hash}, "step ends");
+  meet();
   while (!in_flight_.empty()) settle_oldest();
   check_epilogue();
   const bool moved = round_ == 0 && rebuild();
@@ -177,19 +202,6 @@ bool Reducer::finish() {
   in_round_ = false;
   ++round_;
   return moved;
-}
-
-void Reducer::check_prologue() {
-  const auto all = prologue_.wait();
-  for (int peer = 1; peer < comm_.world_size(); ++peer) {
-    if (all[peer].step == all[0].step && all[peer].signature == all[0].signature) continue;
-    comm_.fail(
-        {ErrorCode::Mismatch,
-         fmt::format("rank 0 is at step {} of a model with plan {:016x}, but rank {} at step {} with {:016x}; do "
-                     "all ranks train the same model, and call backward equally often?",
-                     all[0].step, all[0].signature, peer, all[peer].step, all[peer].signature),
-         comm_.rank(), peer});
-  }
 }
 
 void Reducer::settle_oldest() {
@@ -200,11 +212,12 @@ void Reducer::settle_oldest() {
   Timeline& timeline = comm_.timeline();
   if (!timeline.in_step() || comm_.world_size() == 1) return;
   const OperationTiming timing = work.timing();
-  timeline.add_operation({timing.launched, timing.last_arrival, timing.completed, bytes, buckets_[index].label});
+  timeline.add_operation(
+      {timing.launched, timing.last_arrival, timing.completed, bytes, buckets_[index].label, timing.working});
 }
 
 void Reducer::check_epilogue() {
-  const auto all = epilogue_.wait();
+  const auto all = epilogues_ = epilogue_.wait();
   took_part_.clear();
   if (std::any_of(all.begin(), all.end(), [](const StepEpilogue& e) { return e.absent != 0; })) {
     exchange_participation();
@@ -221,6 +234,13 @@ void Reducer::exchange_participation() {
   took_part_ = ready_;
   for (const std::size_t parameter : absent_) took_part_[parameter] = 0;
   comm_.all_reduce<std::uint8_t>(took_part_, ReduceOp::Max);
+}
+
+std::size_t Reducer::parameter_at(std::size_t bucket, std::size_t offset) const {
+  const auto& of_bucket = plan_.buckets[bucket].parameters;
+  const auto after = std::find_if(of_bucket.begin(), of_bucket.end(),
+                                  [&](std::size_t parameter) { return plan_.slots[parameter].offset > offset; });
+  return after == of_bucket.begin() ? *after : *std::prev(after);
 }
 
 // Once, before anything depends on the places of slots: in rank 0's order of arrival.

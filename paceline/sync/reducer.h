@@ -1,8 +1,10 @@
 #pragma once
 
 #include <deque>
+#include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -13,17 +15,42 @@
 
 namespace paceline {
 
+/// Bytes of a bucket that are about to be sent off; `offset` is where they begin in it.
+struct BucketPiece {
+  std::size_t bucket;
+  std::size_t offset;
+  Dtype dtype;
+  std::span<std::byte> bytes;
+};
+
 struct ReducerOptions {
   std::size_t bucket_bytes = std::size_t{1} << 20;
+  /// Called for each piece just before it is sent off, while it is in cache. May change its values.
+  std::function<void(const BucketPiece&)> before_launch = {};
+};
+
+/// What one rank says of a round when it begins.
+struct RoundCall {
+  ReduceOp op = ReduceOp::Mean;  ///< The same on all ranks: Mean or Sum.
+  double weight = 1;             ///< Of this rank in a Mean; with 0 its slots are not read.
+  std::uint32_t passes = 1;      ///< Backwards whose gradients the slots hold the sum of.
+  std::uint32_t flags = 0;       ///< StepPrologue::kEnded, kStop
+};
+
+/// What it says when it ends, beside what the reducer knows itself.
+struct RoundEnd {
+  std::uint64_t bad_parameter = 0;  ///< See StepEpilogue.
+  std::uint64_t state_hash = 0;
 };
 
 /// Averages one model's gradients over all ranks, bucket by bucket, while backward goes on. Knows nothing of torch:
 /// gradients are bytes in slots.
 ///
-/// Each backward is one round: begin(), then each parameter once by store() or mark_ready(), then finish(). A bucket is
-/// launched when its last parameter is there, and buckets are launched in plan order, whatever order they fill in, so
-/// that all ranks launch the same ones. From a parameter's store() to the end of finish() its slot belongs to the
-/// reducer. Calls from one thread; errors are Comm's, and Mismatch if ranks are not at the same step of the same model.
+/// A round averages what has been added up since the one before: begin(), then each parameter once by store() or
+/// mark_ready(), then finish(). A bucket is launched when its last parameter is there, and buckets are launched in plan
+/// order, whatever order they fill in, so that all ranks launch the same ones. From a parameter's store() to the end of
+/// finish() its slot belongs to the reducer. Calls from one thread; errors are Comm's, and Mismatch if ranks are not at
+/// the same step of the same model.
 class Reducer {
  public:
   /// Collective. Starts with reverse registration order as the expected order of arrival.
@@ -36,7 +63,11 @@ class Reducer {
   };
   SlotMemory slot(std::size_t parameter) const;
 
-  void begin();
+  void begin(const RoundCall& call = {});
+  /// Waits until all ranks have begun this round; what they said. Throws Mismatch if they are not at the same step.
+  std::span<const StepPrologue> meet();
+  /// Ends a round in which nothing was stored or marked, without reducing. All ranks must: decide by what meet() says.
+  void dismiss();
   bool in_round() const { return in_round_; }
   /// Copies a gradient of parameter.bytes() into its slot and marks it ready.
   void store(std::size_t parameter, const std::byte* gradient);
@@ -47,8 +78,14 @@ class Reducer {
   const std::vector<std::size_t>& absent();
   /// As mark_ready for one of absent(): the slot holds what this rank contributes, but its backward did not reach it.
   void mark_absent(std::size_t parameter);
-  /// Waits until all slots hold the mean. Every parameter must have been marked. True if slots have moved.
-  bool finish();
+  /// Waits until all slots hold the result. Every parameter must have been marked. True if slots have moved.
+  bool finish(const RoundEnd& end = {});
+
+  /// Of the last round, by rank, until the next begins.
+  std::span<const StepPrologue> prologues() const { return prologues_; }
+  std::span<const StepEpilogue> epilogues() const { return epilogues_; }
+  /// The parameter whose slot has byte `offset` of a bucket.
+  std::size_t parameter_at(std::size_t bucket, std::size_t offset) const;
 
   /// After finish(): whether the backward of any rank reached it.
   bool took_part(std::size_t parameter) const { return took_part_.empty() || took_part_[parameter] != 0; }
@@ -70,7 +107,6 @@ class Reducer {
   void launch_ready_buckets();
   void launch(std::size_t bucket, std::size_t up_to);
   void require_not_launched(std::size_t parameter) const;
-  void check_prologue();
   void check_epilogue();
   void exchange_participation();
   void settle_oldest();
@@ -88,6 +124,9 @@ class Reducer {
 
   // Of the current round.
   bool in_round_ = false;
+  RoundCall call_;
+  std::span<const StepPrologue> prologues_;  // empty until all have met
+  std::span<const StepEpilogue> epilogues_;
   std::size_t next_bucket_ = 0;                                // the first that is not fully launched
   std::deque<std::pair<std::size_t, std::size_t>> in_flight_;  // launched and not waited for: bucket, its operation
   std::vector<std::uint8_t> ready_;                            // by parameter

@@ -10,14 +10,22 @@ namespace paceline {
 
 /// What every rank tells the others about a step before its first bucket. Fixed bytes, the same on all ranks' machines.
 struct StepPrologue {
+  static constexpr std::uint32_t kEnded = 1;  // this rank has no more data: it only takes part
+  static constexpr std::uint32_t kStop = 2;   // this rank asks all to stop after this step
+
   std::uint64_t step;       // of this model; ranks must agree
   std::uint64_t signature;  // of the bucket plan; ranks must agree
+  double weight;            // of this rank in the mean
+  std::uint32_t passes;     // backwards whose gradients it has added up
+  std::uint32_t flags;
 };
 
 /// And after its last.
 struct StepEpilogue {
   std::uint64_t absent;         // parameters that took no part in this rank's backward
   std::uint64_t gradient_hash;  // of the first bucket as this rank computed it; 0 where it was not taken
+  std::uint64_t bad_parameter;  // 1 + the first whose gradient was not finite on this rank; 0 for none
+  std::uint64_t state_hash;     // of the replica after an earlier step; 0 where it was not taken
 };
 
 /// Exchanges one half of the header among all ranks without blocking.

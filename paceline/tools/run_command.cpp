@@ -108,8 +108,9 @@ void add_run_command(CLI::App& app, Invocation& invocation) {
       ->type_name("K");
   command
       ->add_option("--transport", arguments->transport,
-                   "How workers reach each other: shm (shared memory, the default) or tcp: PACELINE_TRANSPORT")
-      ->type_name("shm|tcp");
+                   "How workers reach each other: auto (shared memory on one host, TCP between hosts), shm or tcp: "
+                   "PACELINE_TRANSPORT")
+      ->type_name("auto|shm|tcp");
   command->add_option("--run-dir", arguments->run_dir, "A folder for the job's files: PACELINE_RUN_DIR")
       ->type_name("DIR");
   command->add_option("--timeout", arguments->timeout, "How long a rank waits for another (300): PACELINE_TIMEOUT")
@@ -158,8 +159,8 @@ std::string checked_variable(const std::string& text) {
 }
 
 std::string checked_transport(const std::string& text) {
-  if (text == "shm" || text == "tcp") return text;
-  throw CLI::ValidationError("--transport", fmt::format("takes shm or tcp, not \"{}\"", text));
+  if (text == "auto" || text == "shm" || text == "tcp") return text;
+  throw CLI::ValidationError("--transport", fmt::format("takes auto, shm or tcp, not \"{}\"", text));
 }
 
 std::vector<std::string> program_of(const CLI::App& command, const Invocation& invocation) {

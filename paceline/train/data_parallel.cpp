@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <optional>
 
 #include "paceline/sync/reducer.h"
@@ -12,6 +13,15 @@
 
 namespace paceline {
 namespace {
+
+const char* to_string(Reduction reduction) {
+  switch (reduction) {
+    case Reduction::Mean: return "Reduction::Mean";
+    case Reduction::Sum: return "Reduction::Sum";
+    case Reduction::Weighted: return "Reduction::Weighted";
+  }
+  return "unknown";
+}
 
 std::vector<NamedTensor> trainable(const Replica& replica) {
   std::vector<NamedTensor> result;
@@ -41,18 +51,13 @@ std::vector<torch::Tensor> tensors(const std::vector<NamedTensor>& parameters) {
 }
 
 // The checks come first: a reducer on ranks with different models would find out later and say less.
-Replica checked_replica(const torch::nn::Module& module, const Comm& comm, const std::string& name) {
+Replica checked_replica(const torch::nn::Module& module, const Comm& comm, const DataParallelOptions& options) {
   Replica replica = Replica::of(module);
-  require_same_replica(comm, replica, name);
+  require_same_replica(
+      comm, replica, options.name,
+      fmt::format("options with buckets of {} bytes, {}", options.bucket_bytes, to_string(options.reduction)));
   broadcast_replica(comm, replica);
   return replica;
-}
-
-// A layout that covers its memory without gaps can be a slot's; any other gradient is kept contiguous, as libtorch
-// does.
-std::vector<std::int64_t> slot_strides(const torch::Tensor& parameter) {
-  if (parameter.is_non_overlapping_and_dense()) return parameter.strides().vec();
-  return torch::empty(parameter.sizes(), torch::kMeta).strides().vec();
 }
 
 }  // namespace
@@ -76,6 +81,44 @@ std::size_t DistributedDataParallel::parameter_count() const {
   return count;
 }
 
+void DistributedDataParallel::set_weight(double weight) {
+  if (state_->options.reduction != Reduction::Weighted) {
+    throw Error(ErrorCode::InvalidArgument, "set_weight() is for models with Reduction::Weighted", comm().rank());
+  }
+  if (!std::isfinite(weight) || weight < 0) {
+    throw Error(ErrorCode::InvalidArgument,
+                fmt::format("a weight is a number of samples or tokens, 0 or more, not {}", weight), comm().rank());
+  }
+  state_->next_weight = weight;
+}
+
+DistributedDataParallel::NoSync DistributedDataParallel::no_sync() { return NoSync(*state_); }
+DistributedDataParallel::NoSync::NoSync(State& state) : state_(&state) { ++state_->no_syncs; }
+DistributedDataParallel::NoSync::~NoSync() {
+  if (state_ != nullptr) --state_->no_syncs;
+}
+
+void DistributedDataParallel::accumulate(std::size_t backwards) {
+  if (backwards == 0) {
+    throw Error(ErrorCode::InvalidArgument, "accumulate(0): at least every backward must be counted", comm().rank());
+  }
+  state_->accumulate = backwards;
+}
+
+bool DistributedDataParallel::averaged() const {
+  return !state_->in_backward && state_->passes == 0 && state_->reducer.rounds() > 0;
+}
+
+void DistributedDataParallel::average() { state_->average(); }
+
+std::uint64_t DistributedDataParallel::rounds() const { return state_->reducer.rounds(); }
+
+double DistributedDataParallel::total_weight() const {
+  double total = 0;
+  for (const StepPrologue& rank : state_->reducer.prologues()) total += rank.weight;
+  return total;
+}
+
 std::uint64_t DistributedDataParallel::require_averaged(std::uint64_t rounds_before) const {
   return state_->require_averaged(rounds_before);
 }
@@ -83,10 +126,15 @@ std::uint64_t DistributedDataParallel::require_averaged(std::uint64_t rounds_bef
 DistributedDataParallel::State::State(torch::nn::Module& module, const Comm& with, DataParallelOptions how)
     : comm(with.duplicate()),
       options(std::move(how)),
-      replica(checked_replica(module, comm, options.name)),
+      replica(checked_replica(module, comm, options)),
       parameters(trainable(replica)),
-      reducer(comm, infos(parameters), {.bucket_bytes = options.bucket_bytes}),
+      uses_slots(comm.world_size() > 1 || options.reduction == Reduction::Weighted),
+      reducer(comm, infos(parameters),
+              {.bucket_bytes = options.bucket_bytes,
+               .before_launch = [this](const BucketPiece& piece) { before_launch(piece); }}),
       recorder(comm.timeline(), {.rank = comm.rank(), .threads = at::get_num_threads()}),
+      pending(parameters.size()),
+      versions(parameters.size()),
       hooks(tensors(parameters), [this](std::size_t index) { on_gradient(index); }),
       watch(comm.timeline()) {
   bind_slots();
@@ -97,136 +145,6 @@ DistributedDataParallel::State::State(torch::nn::Module& module, const Comm& wit
 
 DistributedDataParallel::State::~State() {
   if (reducer.in_round()) comm.abort("its model was destroyed during backward");
-}
-
-// The hook of a parameter whose gradient is final.
-void DistributedDataParallel::State::on_gradient(std::size_t index) {
-  if (!reducer.in_round()) {
-    begin_round();
-  } else if (backward.expired()) {
-    fail_abandoned();
-  }
-  take_gradient(index);
-}
-
-void DistributedDataParallel::State::begin_round() {
-  const auto token = std::make_shared<char>();
-  backward = token;
-  compat::at_end_of_backward([this, token] { finish_round(); });
-  reducer.begin();
-}
-
-// A gradient that was accumulated in place lies in its slot already; a fresh one is brought there.
-void DistributedDataParallel::State::take_gradient(std::size_t index) {
-  torch::Tensor& gradient = parameters[index].tensor.mutable_grad();
-  const torch::Tensor& slot = slots[index];
-  if (comm.world_size() == 1 || gradient.is_alias_of(slot)) return reducer.mark_ready(index);
-  if (gradient.requires_grad()) {
-    comm.fail({ErrorCode::InvalidArgument,
-               fmt::format("backward(create_graph=true) reached parameter '{}': an averaged gradient has no graph. Use "
-                           "torch::autograd::grad for the inner derivative",
-                           parameters[index].name),
-               comm.rank()});
-  }
-  if (gradient.layout() != torch::kStrided) {
-    comm.fail({ErrorCode::InvalidArgument,
-               fmt::format("parameter '{}' has a sparse gradient, which is not averaged yet; use a dense one",
-                           parameters[index].name),
-               comm.rank()});
-  }
-  if (gradient.strides() == slot.strides() && gradient.scalar_type() == slot.scalar_type()) {
-    reducer.store(index, static_cast<const std::byte*>(gradient.data_ptr()));
-  } else {
-    const torch::NoGradGuard no_grad;
-    slot.detach().copy_(gradient);
-    reducer.mark_ready(index);
-  }
-  gradient = slot;
-}
-
-// All hooks of this backward have run.
-void DistributedDataParallel::State::finish_round() {
-  const torch::NoGradGuard no_grad;
-  require_still_frozen();
-  for (const std::size_t index : reducer.absent()) contribute_absent(index);
-  if (reducer.finish()) move_gradients();
-  for (auto& [index, before] : absent) {
-    if (reducer.took_part(index)) {
-      if (comm.world_size() > 1) parameters[index].tensor.mutable_grad() = slots[index];
-    } else if (before.defined()) {
-      slots[index].copy_(before);
-    }
-  }
-  absent.clear();
-  for (const auto& [a, b] : reducer.twins()) {
-    recorder.add_finding(
-        {.id = "same_batch",
-         .severity = Severity::Error,
-         .evidence = fmt::format("ranks {} and {} computed the same gradients in the first step", a, b),
-         .fix = "they read the same samples: use paceline::DataLoader, or give each rank its part"});
-  }
-  comm.timeline().enter(Phase::Other);
-}
-
-// One process would add nothing to this gradient, so the rank contributes what is there: what earlier backwards
-// accumulated, or zeros. Remembered, since a gradient that no rank computed must stay as it is.
-void DistributedDataParallel::State::contribute_absent(std::size_t index) {
-  const NamedTensor& parameter = parameters[index];
-  if (!hooks.still_watches(index, parameter.tensor)) fail_changed(parameter.name);
-  torch::Tensor& gradient = parameter.tensor.mutable_grad();
-  if (comm.world_size() > 1) {
-    if (!gradient.defined()) {
-      slots[index].zero_();
-    } else if (!gradient.is_alias_of(slots[index])) {
-      slots[index].copy_(gradient);
-      gradient = slots[index];
-    }
-    absent.emplace_back(index, gradient.defined() ? slots[index].clone() : torch::Tensor());
-  }
-  reducer.mark_absent(index);
-}
-
-void DistributedDataParallel::State::bind_slots() {
-  slots.clear();
-  for (std::size_t index = 0; index < parameters.size(); ++index) {
-    const torch::Tensor& parameter = parameters[index].tensor;
-    const Reducer::SlotMemory memory = reducer.slot(index);
-    // Not a view of the bucket: libtorch's zero_grad() detaches in place, which views refuse.
-    slots.push_back(torch::from_blob(
-        memory.data, parameter.sizes(), slot_strides(parameter), [owner = memory.owner](void*) {},
-        parameter.options().requires_grad(false)));
-  }
-}
-
-void DistributedDataParallel::State::move_gradients() {
-  const std::vector<torch::Tensor> old = slots;
-  bind_slots();
-  for (std::size_t index = 0; index < parameters.size(); ++index) {
-    torch::Tensor& gradient = parameters[index].tensor.mutable_grad();
-    if (gradient.defined() && gradient.is_alias_of(old[index])) gradient = slots[index];
-  }
-}
-
-std::uint64_t DistributedDataParallel::State::require_averaged(std::uint64_t rounds_before) {
-  if (reducer.in_round()) fail_abandoned();
-  require_still_frozen();
-  if (reducer.rounds() > rounds_before) return reducer.rounds();
-  for (std::size_t index = 0; index < parameters.size(); ++index) {
-    if (!hooks.still_watches(index, parameters[index].tensor)) fail_changed(parameters[index].name);
-  }
-  comm.fail({ErrorCode::Aborted,
-             "optimizer.step() was called on gradients that were never averaged: no backward() has reached this model "
-             "since the last step",
-             comm.rank(), comm.rank()});
-}
-
-void DistributedDataParallel::State::require_still_frozen() {
-  if (parameters.size() == replica.parameters.size()) return;
-  std::size_t trained = 0;  // both lists are in the same order
-  for (const NamedTensor& parameter : replica.parameters) {
-    if (trained < parameters.size() && parameters[trained].tensor.is_same(parameter.tensor)) ++trained;
-    else if (parameter.tensor.requires_grad()) fail_changed(parameter.name);
-  }
 }
 
 void DistributedDataParallel::require_parameters(const std::vector<torch::Tensor>& of_optimizer) const {
@@ -241,24 +159,6 @@ void DistributedDataParallel::require_parameters(const std::vector<torch::Tensor
                     state_->options.name),
         state_->comm.rank());
   }
-}
-
-void DistributedDataParallel::State::fail_abandoned() {
-  comm.fail(
-      {ErrorCode::Aborted,
-       fmt::format("rank {}'s backward() ended before its gradients were averaged, in an exception; nothing may go "
-                   "on from there",
-                   comm.rank()),
-       comm.rank(), comm.rank()});
-}
-
-void DistributedDataParallel::State::fail_changed(const std::string& name) {
-  comm.fail(
-      {ErrorCode::Aborted,
-       fmt::format("parameter '{}' was cast, moved, frozen or unfrozen after its module was wrapped (on rank {}), so "
-                   "its gradient is not averaged; wrap the module in the form in which it is trained",
-                   name, comm.rank()),
-       comm.rank(), comm.rank()});
 }
 
 }  // namespace paceline

@@ -57,8 +57,9 @@ Replica Replica::of(const torch::nn::Module& module) {
   return replica;
 }
 
-void require_same_replica(const Comm& comm, const Replica& replica, const std::string& model) {
-  const std::string own = describe(replica);
+void require_same_replica(const Comm& comm, const Replica& replica, const std::string& model,
+                          const std::string& settings) {
+  const std::string own = settings + '\n' + describe(replica);
   const std::uint64_t own_hash = hash_of(own);
   std::vector<std::int64_t> hashes(static_cast<std::size_t>(comm.world_size()));
   const auto sent = static_cast<std::int64_t>(own_hash);
@@ -70,7 +71,7 @@ void require_same_replica(const Comm& comm, const Replica& replica, const std::s
   const auto [first, theirs] = first_difference(texts[0], texts[peer]);
   comm.fail({ErrorCode::Mismatch,
              fmt::format("model '{}' differs between ranks: rank 0 (signature {:016x}) has {} where rank {} (signature "
-                         "{:016x}) has {}. Build the same module on all ranks",
+                         "{:016x}) has {}. Build the same module, with the same options, on all ranks",
                          model, static_cast<std::uint64_t>(hashes[0]), first, peer,
                          static_cast<std::uint64_t>(hashes[peer]), theirs),
              comm.rank(), peer});

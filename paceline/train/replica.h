@@ -23,9 +23,10 @@ struct Replica {
   static Replica of(const torch::nn::Module& module);
 };
 
-/// Collective. Throws Mismatch, the same on all ranks, unless all hold tensors of the same names, shapes and types; it
-/// names the first difference and two ranks.
-void require_same_replica(const Comm& comm, const Replica& replica, const std::string& model);
+/// Collective. Throws Mismatch, the same on all ranks, unless all give the same `settings`, one line, and hold tensors
+/// of the same names, shapes and types; it names the first difference and two ranks.
+void require_same_replica(const Comm& comm, const Replica& replica, const std::string& model,
+                          const std::string& settings);
 
 /// Collective. Gives all ranks rank 0's values.
 void broadcast_replica(const Comm& comm, const Replica& replica);

@@ -1,0 +1,100 @@
+// What must not happen on a gradient's way, and what is said of it.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "paceline/train/data_parallel_state.h"
+
+namespace paceline {
+
+std::uint64_t DistributedDataParallel::State::require_averaged(std::uint64_t rounds_before) {
+  if (in_backward) fail_abandoned();
+  require_still_frozen();
+  if (passes > 0) {
+    fail(ErrorCode::Aborted,
+         fmt::format("optimizer.step() was called while gradients of {} backward{} are accumulated and not averaged "
+                     "(no_sync() or accumulate()); step after the backward that averages, or call average()",
+                     passes, passes == 1 ? "" : "s"));
+  }
+  if (reducer.rounds() > rounds_before) return reducer.rounds();
+  for (std::size_t index = 0; index < parameters.size(); ++index) {
+    if (!hooks.still_watches(index, parameters[index].tensor)) fail_changed(parameters[index].name);
+  }
+  fail(ErrorCode::Aborted,
+       "optimizer.step() was called on gradients that were never averaged: no backward() has reached this model since "
+       "the last step");
+}
+
+// What an earlier step left would be summed over the ranks once more. A slot's version grows with every change in
+// place.
+void DistributedDataParallel::State::require_fresh(std::size_t index) {
+  if (!uses_slots || options.reduction == Reduction::Mean || pending[index] || reducer.rounds() == 0) return;
+  const torch::Tensor& gradient = parameters[index].tensor.grad();
+  if (!gradient.is_alias_of(slots[index]) || gradient._version() > versions[index] + 1) return;
+  fail(
+      ErrorCode::InvalidArgument,
+      fmt::format("the gradient of '{}' was not zeroed after the last step, and with Reduction::{} it would count anew "
+                  "for every rank; call zero_grad() between optimizer steps",
+                  parameters[index].name, options.reduction == Reduction::Sum ? "Sum" : "Weighted"));
+}
+
+void DistributedDataParallel::State::require_dense(std::size_t index) {
+  const torch::Tensor& gradient = parameters[index].tensor.grad();
+  if (gradient.requires_grad()) {
+    fail(ErrorCode::InvalidArgument,
+         fmt::format("backward(create_graph=true) reached parameter '{}': an averaged gradient has no graph. Use "
+                     "torch::autograd::grad for the inner derivative",
+                     parameters[index].name));
+  }
+  if (gradient.layout() != torch::kStrided) {
+    fail(ErrorCode::InvalidArgument,
+         fmt::format("parameter '{}' has a sparse gradient, which is not averaged yet; use a dense one",
+                     parameters[index].name));
+  }
+}
+
+// The mean of sums over different numbers of backwards is not what anybody wants. Who had none adds zeros.
+void DistributedDataParallel::State::require_equal_passes() {
+  if (options.reduction != Reduction::Mean) return;
+  const auto all = reducer.prologues();
+  const auto counts = [](const StepPrologue& rank) { return rank.passes > 0; };
+  const auto first = std::find_if(all.begin(), all.end(), counts);
+  const auto other = std::find_if(
+      first, all.end(), [&](const StepPrologue& rank) { return counts(rank) && rank.passes != first->passes; });
+  if (other == all.end()) return;
+  const auto peer = static_cast<int>(other - all.begin());
+  comm.fail({ErrorCode::Mismatch,
+             fmt::format("rank {} averages the gradients of {} backward(s), but rank {} those of {}: all ranks must "
+                         "accumulate equally often, or use Reduction::Weighted",
+                         first - all.begin(), first->passes, peer, other->passes),
+             comm.rank(), peer});
+}
+
+void DistributedDataParallel::State::require_still_frozen() {
+  if (parameters.size() == replica.parameters.size()) return;
+  std::size_t trained = 0;  // both lists are in the same order
+  for (const NamedTensor& parameter : replica.parameters) {
+    if (trained < parameters.size() && parameters[trained].tensor.is_same(parameter.tensor)) ++trained;
+    else if (parameter.tensor.requires_grad()) fail_changed(parameter.name);
+  }
+}
+
+void DistributedDataParallel::State::fail(ErrorCode code, const std::string& what) {
+  comm.fail({code, what, comm.rank(), comm.rank()});
+}
+
+void DistributedDataParallel::State::fail_abandoned() {
+  fail(ErrorCode::Aborted,
+       fmt::format("rank {}'s backward() ended before its gradients were averaged, in an exception; nothing may go on "
+                   "from there",
+                   comm.rank()));
+}
+
+void DistributedDataParallel::State::fail_changed(const std::string& name) {
+  fail(ErrorCode::Aborted,
+       fmt::format("parameter '{}' was cast, moved, frozen or unfrozen after its module was wrapped (on rank {}), so "
+                   "its gradient is not averaged; wrap the module in the form in which it is trained",
+                   name, comm.rank()));
+}
+
+}  // namespace paceline
