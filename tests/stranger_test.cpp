@@ -30,8 +30,9 @@ struct Strangers {
   int answered = 0;  // ... and took them for a rank
 };
 
-/// One stranger after another, of all sorts: silent ones, some of which stay, junk, and proofs under another secret.
-Strangers knock(const SocketAddress& address, int how_many, std::mt19937_64& random) {
+/// One stranger after another, of all sorts: silent ones, some of which stay, junk, and, among so many of them, one
+/// that waits to be asked for its proof and gives it under another secret.
+Strangers knock(const SocketAddress& address, int how_many, std::mt19937_64& random, std::size_t one_in = 3) {
   Strangers result;
   std::vector<UniqueFd> silent(100);
   for (int i = 0; i < how_many; ++i) {
@@ -39,20 +40,22 @@ Strangers knock(const SocketAddress& address, int how_many, std::mt19937_64& ran
     UniqueFd socket = connect_to(address, Deadline(30s), why);
     if (!socket) continue;
     ++result.reached;
-    const auto sort = random() % 4;
-    if (sort == 0) silent[random() % silent.size()] = std::move(socket);
-    if (sort == 1) {
+    if (random() % one_in != 0) {
+      if (random() % 2 == 0) {
+        silent[random() % silent.size()] = std::move(socket);
+        continue;
+      }
       std::vector<std::byte> junk(random() % 3000);
       for (auto& byte : junk) byte = static_cast<std::byte>(random());
       (void)send_all(socket.get(), junk, Deadline(10s));
+      continue;
     }
-    if (sort < 2) continue;
     Handshake stranger(Secret::random());
     Handshake::Challenge challenge;
     if (!receive_all(socket.get(), challenge, Deadline(30s))) continue;
     const auto proof = stranger.prove({.generation = random(), .caller = 1, .acceptor = 0, .world_size = 2}, challenge);
     std::byte answer;
-    if (!send_all(socket.get(), *proof, Deadline(10s)) || sort == 2) continue;
+    if (!send_all(socket.get(), *proof, Deadline(10s)) || random() % 2 == 0) continue;
     result.answered += receive_all(socket.get(), std::span(&answer, 1), Deadline(10s)) ? 1 : 0;
   }
   return result;
@@ -83,7 +86,7 @@ TEST_F(StrangersKnock, WhileRank0WaitsForTheOthersToStart) {
   std::thread first([&] { EXPECT_NO_THROW(work(store, 0, enough)); });
   const SocketAddress address = address_of_rank_0(*store);
   // Far more than a queue of the kernel's holds, if nobody took them from it.
-  const Strangers strangers = knock(address, 3000, random);
+  const Strangers strangers = knock(address, 3000, random, 50);
   EXPECT_EQ(strangers.reached, 3000);
   EXPECT_EQ(strangers.answered, 0);
   enough = true;

@@ -13,7 +13,7 @@
 namespace paceline {
 namespace {
 
-constexpr Nanoseconds kNowAndThen = std::chrono::milliseconds(100);
+constexpr Nanoseconds kNowAndThen = std::chrono::milliseconds(20);
 
 /// Nothing if it is not there by then.
 std::optional<std::string> look_for(Store& store, const std::string& key, Nanoseconds patience) {
