@@ -233,9 +233,9 @@ TEST(TcpJoin, RanksThatDoNotComeAreNamed) {
 /// Where rank 0 of "world" listens.
 SocketAddress address_of_rank_0(Store& store) {
   std::istringstream words(store.get("tcp/world/address/0", Deadline(60s)));
-  std::string host, pid, address;
+  std::string world_size, host, pid, address;
   std::uint16_t port = 0;
-  words >> host >> pid >> address >> port;
+  words >> world_size >> host >> pid >> address >> port;
   return {address, port};
 }
 
@@ -254,7 +254,7 @@ TEST(TcpJoin, StrangersAreSentAwayAndDisturbNobody) {
     }
   });
   // Its address is given only once all have one.
-  store->set("tcp/world/address/1", "elsewhere 1 127.0.0.1 1");
+  store->set("tcp/world/address/1", "2 elsewhere 1 127.0.0.1 1");
   const SocketAddress address = address_of_rank_0(*store);
   std::vector<UniqueFd> silent;
   int answers = 0;

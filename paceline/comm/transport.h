@@ -17,7 +17,8 @@ namespace paceline {
 struct Call {
   Signature signature;
   double weight;
-  std::uint64_t reach;          ///< Elements of the whole, or of each part, that its operands hold.
+  std::uint64_t reach;          ///< Elements of the whole, or of each part, that its operands hold; where an
+                                ///< all_to_all has uneven parts, balance_of() it.
   std::uint64_t message_bytes;  ///< What the sender has for the receiver of this call, now or after it.
 };
 static_assert(sizeof(Call) == 88 && std::is_trivially_copyable_v<Call>);
