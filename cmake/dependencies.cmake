@@ -28,12 +28,8 @@ endif()
 if(PACELINE_TRAIN)
   find_package(ZLIB QUIET)
   paceline_require(ZLIB_FOUND zlib1g-dev "zlib (the example reads gzipped images)")
-  find_package(Torch QUIET)
+  include(cmake/torch.cmake)
   paceline_require(Torch_FOUND libtorch-dev "libtorch (or set CMAKE_PREFIX_PATH to another one)")
-  add_library(paceline_torch INTERFACE)
-  target_include_directories(paceline_torch SYSTEM INTERFACE ${TORCH_INCLUDE_DIRS})
-  target_link_libraries(paceline_torch INTERFACE ${TORCH_LIBRARIES})
-  target_compile_options(paceline_torch INTERFACE ${TORCH_CXX_FLAGS})
 
   # Debian's libtorch calls whatever BLAS the system's alternatives name. Reference BLAS is 30 times slower.
   include(cmake/openblas.cmake)

@@ -174,7 +174,7 @@ TEST(BenchJob, BadUseIsOneLineAndExitCode64) {
       {{"all_reduce", "-i", "0"}, "-i takes a step of at least 1 byte"},
       {{"all_reduce", "--type", "quad"}, "--type takes one of float"},
       {{"all_reduce", "--op", "prod"}, "--op takes one of sum, mean, min, max, not \"prod\""},
-      {{"all_reduce", "--transport", "ib"}, "--transport takes one of shm, tcp"},
+      {{"all_reduce", "--transport", "ib"}, "--transport takes one of auto, shm, tcp"},
       {{"all_reduce", "--algorithm", "tree"}, "--algorithm takes one of auto, one_shot, slices, tickets"},
       {{"all_reduce", "--buffers", "gpu"}, "--buffers takes one of registered, private"},
       {{"broadcast", "-n", "2", "--root", "2"}, "--root 2 is no rank of 2"},

@@ -135,9 +135,9 @@ TEST(BenchPlan, UnknownNamesAreAnsweredWithTheKnownOnes) {
             "--type takes one of float, double, half, bfloat16, int32, int64, uint8, float32, float64, float16, not "
             "\"quad\"");
   EXPECT_EQ(refusal([] { reduce_op_named("prod"); }), "--op takes one of sum, mean, min, max, not \"prod\"");
-  EXPECT_EQ(refusal([] { transport_named("ib"); }), "--transport takes one of shm, tcp, not \"ib\"");
+  EXPECT_EQ(refusal([] { transport_named("ib"); }), "--transport takes one of auto, shm, tcp, not \"ib\"");
   EXPECT_EQ(refusal([] { algorithm_named("tree"); }),
-            "--algorithm takes one of auto, one_shot, slices, tickets, direct, ring, not \"tree\"");
+            "--algorithm takes one of auto, one_shot, slices, tickets, direct, ring, hosts, not \"tree\"");
   EXPECT_EQ(refusal([] { buffers_named("gpu"); }), "--buffers takes one of registered, private, not \"gpu\"");
   EXPECT_EQ(dtype_named("half"), Dtype::Float16);
   EXPECT_EQ(dtype_named("float64"), Dtype::Float64);
@@ -317,7 +317,6 @@ TEST(BenchCheck, ReductionsAreThoseOfTheInputs) {
 TEST(BenchReport, WhatWasNotMeasuredIsADashAndNull) {
   BenchReport report{.options = options_for("all_reduce"), .facts = {}, .results = {}};
   report.options.check = false;
-  report.options.transport = BenchTransport::Tcp;
   BenchResult result;
   result.row = {.bytes = 48, .count = 12};
   result.algorithm = "ring";

@@ -142,6 +142,13 @@ TEST(Breakdown, OperationsOfOtherStepsCountForTheirShareOfThisOne) {
   EXPECT_DOUBLE_EQ(breakdown(events).hidden_comm_s, 0.004 + 0.005);
 }
 
+TEST(Breakdown, WhatSharesTookIsAddedUp) {
+  StepEvents events = plain_step();
+  events.operations = {operation(15, 15, 25), operation(20, 20, 40)};
+  for (OperationInterval& one : events.operations) one.working = milliseconds(3);
+  EXPECT_DOUBLE_EQ(breakdown(events).reducing_s, 0.006);
+}
+
 TEST(Breakdown, CommunicationDuringDataWaitIsNeitherHiddenNorExposed) {
   StepEvents events;
   events.phases = {{Phase::DataWait, milliseconds(0), milliseconds(10)},

@@ -132,7 +132,8 @@ Call random_call(std::mt19937_64& random, ThreadEngine engine, int world, std::s
   call.in_place = operation.kind == Collective::AllToAll && call.counts.empty() && pick(2) == 0;
   const bool divisible = operation.kind == Collective::AllReduce || operation.kind == Collective::Reduce;
   const bool shared = engine == ThreadEngine::SharedMemory;
-  const std::size_t algorithm = pick(6);
+  // Which ones there are depends on whether all ranks share a host.
+  const std::size_t algorithm = engine == ThreadEngine::Hosts ? 2 : pick(6);
   if (algorithm == 0) operation.algorithm = shared ? Algorithm::Slices : Algorithm::Direct;
   if (algorithm == 1 && shared && divisible) operation.algorithm = Algorithm::Tickets;
   if (algorithm == 1 && !shared && operation.kind == Collective::AllReduce) operation.algorithm = Algorithm::Ring;
@@ -238,7 +239,7 @@ TEST_P(CollectiveKinds, AreExactInRandomSchedules) {
 
 INSTANTIATE_TEST_SUITE_P(Worlds, CollectiveKinds,
                          testing::Combine(testing::Values(ThreadEngine::SharedMemory, ThreadEngine::Messages,
-                                                          ThreadEngine::Tcp),
+                                                          ThreadEngine::Tcp, ThreadEngine::Hosts),
                                           testing::Values(1, 2, 3, 4, 5, 6, 7, 8)),
                          [](const auto& world) {
                            return test::engine_label(std::get<0>(world.param)) +
@@ -252,7 +253,8 @@ TEST(CollectiveKinds, AreExactWithManyMoreRanksThanProcessors) {
 
 // Several pieces and chunks, not whole cache lines.
 TEST(CollectiveKinds, AreExactForLargeOperands) {
-  for (const auto engine : {ThreadEngine::SharedMemory, ThreadEngine::Messages, ThreadEngine::Tcp}) {
+  for (const auto engine :
+       {ThreadEngine::SharedMemory, ThreadEngine::Messages, ThreadEngine::Tcp, ThreadEngine::Hosts}) {
     run_schedule(3, engine, 20, 1'500'007);
   }
 }

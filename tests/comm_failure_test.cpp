@@ -175,7 +175,8 @@ TEST_P(Failures, WrongArgumentsAreRefusedAndTheCommLivesOn) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Engines, Failures,
-                         testing::Values(ThreadEngine::SharedMemory, ThreadEngine::Messages, ThreadEngine::Tcp),
+                         testing::Values(ThreadEngine::SharedMemory, ThreadEngine::Messages, ThreadEngine::Tcp,
+                                         ThreadEngine::Hosts),
                          [](const auto& engine) { return test::engine_label(engine.param); });
 
 TEST(MessageFaults, ADroppedMessageIsATimeoutACutOneALostPeerADelayedOneHarmless) {

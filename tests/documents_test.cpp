@@ -29,7 +29,7 @@ TEST(Documents, FilesAndLinksThatTheyNameExist) {
       source(R"(`((?:train|sync|comm|base|observe|data|tools)/\w+\.(?:cpp|h))`)");
   for (const char* document : {"README.md", "CONTRIBUTING.md", "docs/walkthrough.md", "docs/design.md",
                                "docs/errors.md", "docs/environment.md", "docs/coming_from_pytorch.md",
-                               "docs/performance.md", "docs/bench.md", "docs/wire_format.md"}) {
+                               "docs/performance.md", "docs/bench.md", "docs/wire_format.md", "docs/install.md"}) {
     const std::string text = read(document);
     for (std::sregex_iterator match(text.begin(), text.end(), link), end; match != end; ++match) {
       const auto target = (kRoot / document).parent_path() / (*match)[1].str();
@@ -39,6 +39,16 @@ TEST(Documents, FilesAndLinksThatTheyNameExist) {
       EXPECT_TRUE(std::filesystem::exists(kRoot / "paceline" / (*match)[1].str())) << document << ": " << (*match)[1];
     }
   }
+}
+
+TEST(Documents, EveryErrorsNumberIsExplained) {
+  const std::string header = read("paceline/base/error.h"), errors = read("docs/errors.md");
+  const std::regex fault(R"(\w+ = (\d\d\d),)");
+  int found = 0;
+  for (std::sregex_iterator match(header.begin(), header.end(), fault), end; match != end; ++match, ++found) {
+    EXPECT_NE(errors.find("| E" + (*match)[1].str() + " | "), std::string::npos) << "E" << (*match)[1];
+  }
+  EXPECT_GE(found, 15);
 }
 
 // Function names of the walkthrough stand in the file in front of them.

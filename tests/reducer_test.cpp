@@ -73,6 +73,8 @@ TEST(Reducer, AccountsForEveryPieceOfALargeModel) {
         ++pieces;
         ASSERT_GE(operation.launched, last) << "piece " << pieces << " of step " << step << " has another's times";
         ASSERT_GE(operation.last_arrival, operation.launched);
+        ASSERT_GT(operation.working, Nanoseconds(0));
+        ASSERT_LE(operation.working, operation.completed - operation.launched);
         last = operation.launched;
       }
       EXPECT_EQ(pieces, kPieces);

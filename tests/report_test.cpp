@@ -132,7 +132,7 @@ TEST_F(ReportTest, HasExactlyTheKeysOfItsSchema) {
   ASSERT_EQ(j["ranks"].size(), 3u);
   for (const json& rank : j["ranks"]) {
     EXPECT_EQ(keys(rank), (Keys{"rank", "host", "pid", "breakdown_s", "hidden_comm_s", "wait_for_peers_s", "transfer_s",
-                                "step_s", "peak_bytes"}));
+                                "reducing_s", "comm_bytes", "operations", "step_s", "peak_bytes"}));
     EXPECT_EQ(keys(rank["breakdown_s"]), parts);
   }
   EXPECT_EQ(keys(j["findings"][0]), (Keys{"id", "severity", "evidence", "cost_s", "fix", "max_gain"}));

@@ -13,7 +13,12 @@ namespace paceline::test {
 /// Runs `body` on `n` ranks that are threads, over `engine`, with a time limit that a broken test runs into soon.
 inline void on_ranks(int n, ThreadEngine engine, const std::function<void(const Comm&)>& body,
                      std::shared_ptr<MessageFaults> faults = nullptr, Nanoseconds timeout = std::chrono::seconds(60)) {
-  run_ranks(n, body, {.engine = engine, .comm = {.timeout = timeout}, .faults = std::move(faults)});
+  ThreadWorldOptions options;
+  options.engine = engine;
+  options.comm.timeout = timeout;
+  options.ranks_per_host = {2, 3};
+  options.faults = std::move(faults);
+  run_ranks(n, body, options);
 }
 
 /// A seed for a property test: PACELINE_TEST_SEED, or a random one. Print it in each failure.
@@ -27,6 +32,7 @@ inline std::string engine_label(ThreadEngine engine) {
     case ThreadEngine::SharedMemory: return "SharedMemory";
     case ThreadEngine::Messages: return "Messages";
     case ThreadEngine::Tcp: return "Tcp";
+    case ThreadEngine::Hosts: return "Hosts";
   }
   return "unknown";
 }

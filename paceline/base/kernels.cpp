@@ -223,7 +223,7 @@ void integer_mean(const Call<T>& call, std::size_t count) {
 }
 
 template <class T>
-void reduce_typed(ReduceOp op, Call<T> call, std::size_t count) {
+void reduce_typed(ReduceOp op, Call<T> call, std::size_t count, double total) {
   switch (op) {
     case ReduceOp::Sum: reduce_all<SumOf>(call, count); return;
     case ReduceOp::Min: reduce_all<ExtremeOf<true>>(call, count); return;
@@ -232,9 +232,6 @@ void reduce_typed(ReduceOp op, Call<T> call, std::size_t count) {
   }
   using Lane = typename Elements<T>::Lane;
   if constexpr (hwy::IsFloat<Lane>()) {
-    double total = 0;
-    for (const double w : call.weights) total += w;
-    if (call.weights.empty()) total = static_cast<double>(call.sources.size());
     call.scale = static_cast<Lane>(1.0 / total);
     if (call.weights.empty()) reduce_all<MeanOf>(call, count);
     else reduce_all<WeightedMeanOf>(call, count);
@@ -243,16 +240,18 @@ void reduce_typed(ReduceOp op, Call<T> call, std::size_t count) {
   }
 }
 
+// `total` is what a Mean of floating-point numbers is divided by.
 void reduce_on_target(ReduceOp op, Dtype dtype, std::span<const std::byte* const> sources,
-                      std::span<std::byte* const> destinations, std::size_t count, std::span<const double> weights) {
+                      std::span<std::byte* const> destinations, std::size_t count, std::span<const double> weights,
+                      double total) {
   switch (dtype) {
-    case Dtype::Float32: return reduce_typed<float>(op, {sources, destinations, weights, 1}, count);
-    case Dtype::Float64: return reduce_typed<double>(op, {sources, destinations, weights, 1}, count);
-    case Dtype::Float16: return reduce_typed<Half>(op, {sources, destinations, weights, 1}, count);
-    case Dtype::BFloat16: return reduce_typed<BFloat16>(op, {sources, destinations, weights, 1}, count);
-    case Dtype::Int32: return reduce_typed<std::int32_t>(op, {sources, destinations, weights, 1}, count);
-    case Dtype::Int64: return reduce_typed<std::int64_t>(op, {sources, destinations, weights, 1}, count);
-    case Dtype::UInt8: return reduce_typed<std::uint8_t>(op, {sources, destinations, weights, 1}, count);
+    case Dtype::Float32: return reduce_typed<float>(op, {sources, destinations, weights, 1}, count, total);
+    case Dtype::Float64: return reduce_typed<double>(op, {sources, destinations, weights, 1}, count, total);
+    case Dtype::Float16: return reduce_typed<Half>(op, {sources, destinations, weights, 1}, count, total);
+    case Dtype::BFloat16: return reduce_typed<BFloat16>(op, {sources, destinations, weights, 1}, count, total);
+    case Dtype::Int32: return reduce_typed<std::int32_t>(op, {sources, destinations, weights, 1}, count, total);
+    case Dtype::Int64: return reduce_typed<std::int64_t>(op, {sources, destinations, weights, 1}, count, total);
+    case Dtype::UInt8: return reduce_typed<std::uint8_t>(op, {sources, destinations, weights, 1}, count, total);
   }
 }
 
@@ -274,7 +273,7 @@ HWY_EXPORT(target_name);
 namespace {
 
 using Kernel = void (*)(ReduceOp, Dtype, std::span<const std::byte* const>, std::span<std::byte* const>, std::size_t,
-                        std::span<const double>);
+                        std::span<const double>, double);
 
 // Chosen once: Highway's own choice at each call costs as much as reducing a cache line.
 Kernel kernel() {
@@ -285,33 +284,48 @@ Kernel kernel() {
   return chosen;
 }
 
-// A source of weight 0 is left out rather than multiplied: it may hold NaN.
-void reduce_weighted(Dtype dtype, std::span<const std::byte* const> sources, std::span<std::byte* const> destinations,
-                     std::size_t count, std::span<const double> weights) {
-  std::vector<const std::byte*> used;
-  std::vector<double> used_weights;
-  for (std::size_t s = 0; s < sources.size(); ++s) {
-    if (weights[s] == 0) continue;
-    used.push_back(sources[s]);
-    used_weights.push_back(weights[s]);
+/// The sources of a weighted mean that are read. One of weight 0 is left out rather than multiplied: it may hold NaN.
+struct Weighted {
+  std::vector<const std::byte*> sources;
+  std::vector<double> weights;
+  double total = 0;
+
+  Weighted(std::span<const std::byte* const> all, std::span<const double> all_weights) {
+    for (std::size_t s = 0; s < all.size(); ++s) {
+      if (all_weights[s] == 0) continue;
+      sources.push_back(all[s]);
+      weights.push_back(all_weights[s]);
+      total += all_weights[s];
+    }
   }
-  if (used.empty()) {
-    for (std::byte* destination : destinations) std::memset(destination, 0, count * size_of(dtype));
-    return;
-  }
-  kernel()(ReduceOp::Mean, dtype, used, destinations, count, used_weights);
-}
+};
 
 }  // namespace
 
 void reduce(ReduceOp op, Dtype dtype, std::span<const std::byte* const> sources,
             std::span<std::byte* const> destinations, std::size_t count, std::span<const double> weights) {
   // Equal weights are the plain mean, which has a cheaper loop.
-  const auto differs = [&](double w) { return w != weights[0] || w == 0; };
-  if (op == ReduceOp::Mean && std::any_of(weights.begin(), weights.end(), differs)) {
-    return reduce_weighted(dtype, sources, destinations, count, weights);
+  if (op != ReduceOp::Mean || is_plain_mean(weights)) {
+    return kernel()(op, dtype, sources, destinations, count, {}, static_cast<double>(sources.size()));
   }
-  kernel()(op, dtype, sources, destinations, count, {});
+  const Weighted used(sources, weights);
+  if (!used.sources.empty()) {
+    return kernel()(op, dtype, used.sources, destinations, count, used.weights, used.total);
+  }
+  for (std::byte* destination : destinations) std::memset(destination, 0, count * size_of(dtype));
+}
+
+void reduce_part(Dtype dtype, std::span<const std::byte* const> sources, std::span<std::byte* const> destinations,
+                 std::size_t count, std::span<const double> weights, double total) {
+  if (std::all_of(weights.begin(), weights.end(), [](double w) { return w == 1; })) {
+    return kernel()(ReduceOp::Mean, dtype, sources, destinations, count, {}, total);
+  }
+  const Weighted used(sources, weights);
+  kernel()(ReduceOp::Mean, dtype, used.sources, destinations, count, used.weights, total);
+}
+
+bool is_plain_mean(std::span<const double> weights) {
+  return std::none_of(weights.begin(), weights.end(), [&](double w) { return w != weights[0] || w == 0; });
 }
 
 const char* kernel_target() { return HWY_DYNAMIC_DISPATCH(target_name)(); }

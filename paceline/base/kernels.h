@@ -26,6 +26,17 @@ const char* to_string(ReduceOp op);
 void reduce(ReduceOp op, Dtype dtype, std::span<const std::byte* const> sources,
             std::span<std::byte* const> destinations, std::size_t count, std::span<const double> weights = {});
 
+/// True where a Mean of these weights is the plain one: they are equal, and not 0.
+bool is_plain_mean(std::span<const double> weights);
+
+/// One of several calls that make a floating-point Mean together, with the bits of reduce() over all sources at once:
+/// sum(w x) / total. All calls but the last have the total 1; from the second on, the first source is what the one
+/// before made, with the weight 1. Where is_plain_mean() of all weights, each weight is 1 and the last total the number
+/// of sources; otherwise that is the sum of the weights. Sources of weight 0 are not read; one at least must have
+/// another.
+void reduce_part(Dtype dtype, std::span<const std::byte* const> sources, std::span<std::byte* const> destinations,
+                 std::size_t count, std::span<const double> weights, double total);
+
 /// The instruction set that reduce() runs on here, e.g. "AVX3".
 const char* kernel_target();
 

@@ -32,6 +32,7 @@ struct OperationInterval {
   Nanoseconds launched, last_arrival, completed;
   std::uint64_t bytes;
   std::string label;
+  Nanoseconds working{};  ///< How long this rank moved and added up its share; 0 where that is not known.
 };
 
 /// All that happened in one training step of one rank.

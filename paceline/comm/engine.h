@@ -54,6 +54,7 @@ class Buffer {
 /// When an operation was launched here, entered by the last rank, and complete.
 struct OperationTiming {
   Nanoseconds launched, last_arrival, completed;
+  Nanoseconds working;  ///< How long this rank moved and added up its share; 0 where the engine does not know.
 };
 
 /// Carries operations out. One engine serves one communicator, from one thread at a time; operations complete in the

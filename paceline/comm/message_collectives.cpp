@@ -10,15 +10,22 @@
 #include "paceline/comm/slices.h"
 
 namespace paceline {
+namespace {
 
-MessageCollectives::MessageCollectives(Transport& transport, Algorithm preferred)
+constexpr std::size_t kOneShotOverHosts = 4096;
+
+}  // namespace
+
+MessageCollectives::MessageCollectives(Transport& transport, Algorithm preferred, const HostGroup* hosts)
     : transport_(transport),
       preferred_(preferred),
       rank_(transport.rank()),
       world_size_(transport.world_size()),
       riders_(static_cast<std::size_t>(world_size_)),
       two_step_(rank_, world_size_, transport.segment_bytes()),
-      ring_(rank_, world_size_, transport.segment_bytes()) {}
+      ring_(rank_, world_size_, transport.segment_bytes()) {
+  if (hosts != nullptr) chain_.emplace(*hosts, rank_, transport.segment_bytes());
+}
 
 MessageCollectives::Outcome MessageCollectives::carry_out(const Operation& operation, Algorithm chosen,
                                                           std::uint64_t number, const Patience& patience) {
@@ -34,6 +41,11 @@ MessageCollectives::Outcome MessageCollectives::carry_out(const Operation& opera
   }
   switch (operation.kind) {
     case Collective::AllReduce:
+      if (chosen == Algorithm::Hosts) {
+        chain_->begin(operation, count, weights_);
+        transport_.run(*chain_, patience);
+        break;
+      }
       if (chosen == Algorithm::Ring) {
         ring_.begin(operation, count, weights_);
         transport_.run(ring_, patience);
@@ -68,10 +80,12 @@ Algorithm MessageCollectives::algorithm(const Operation& operation) const {
       operation.reduce == ReduceOp::Mean &&
       (operation.dtype == Dtype::Int32 || operation.dtype == Dtype::Int64 || operation.dtype == Dtype::UInt8);
   const bool rings = operation.kind == Collective::AllReduce && !whole_mean;
+  const bool chains = chain_ && HostChain::takes(operation);
   switch (operation.algorithm) {
     case Algorithm::Auto:
       if (is_small(operation)) return Algorithm::OneShot;
-      return rings ? preferred_ : Algorithm::Direct;
+      if (preferred_ == Algorithm::Ring && rings) return Algorithm::Ring;
+      return preferred_ == Algorithm::Auto && chains ? Algorithm::Hosts : Algorithm::Direct;
     case Algorithm::OneShot:
       if (!is_small(operation)) refuse("it is too large");
       return Algorithm::OneShot;
@@ -79,6 +93,10 @@ Algorithm MessageCollectives::algorithm(const Operation& operation) const {
     case Algorithm::Ring:
       if (!rings) refuse("only an all_reduce goes round a ring, and no mean of integers");
       return Algorithm::Ring;
+    case Algorithm::Hosts:
+      if (!chain_) refuse("no host has several ranks of this group, or they are not numbered host by host");
+      if (!chains) refuse("it is for an all_reduce of float32 or float64, or of integers without a mean");
+      return Algorithm::Hosts;
     case Algorithm::Slices:
     case Algorithm::Tickets: refuse("that is for shared memory");
   }
@@ -92,6 +110,8 @@ bool MessageCollectives::is_small(const Operation& operation) const {
   if (operation.kind == Collective::AllToAll && !operation.counts.empty()) return true;
   for (const std::size_t part : operation.counts) most = std::max(most, part);
   const std::size_t copies = operation.kind == Collective::AllReduce ? static_cast<std::size_t>(world_size_ - 1) : 1;
+  // Each rank's copy for each rank of another host crosses the wire.
+  if (chain_ && HostChain::takes(operation) && most > kOneShotOverHosts / size_of(operation.dtype)) return false;
   return most <= transport_.rider_bytes() / size_of(operation.dtype) / copies;
 }
 

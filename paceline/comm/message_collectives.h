@@ -1,8 +1,10 @@
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include "paceline/comm/engine.h"
+#include "paceline/comm/host_chain.h"
 #include "paceline/comm/ring.h"
 #include "paceline/comm/transport.h"
 #include "paceline/comm/two_step.h"
@@ -14,13 +16,17 @@ namespace paceline {
 /// the data follow: each message straight to its receiver (gather, scatter, all-gather, all-to-all), or in slices
 /// (TwoStep: all-reduce, reduce, broadcast, reduce-scatter), or round a Ring.
 ///
+/// Where hosts have several ranks, large all-reduces go inside the hosts first (HostChain).
+///
 /// All sums but the ring's are taken in rank order, and have the same bits as in shared memory.
 class MessageCollectives {
  public:
-  /// `preferred` is how large all-reduces are carried out that say Auto: Direct or Ring; the same on all ranks.
-  explicit MessageCollectives(Transport& transport, Algorithm preferred = Algorithm::Direct);
+  /// `preferred` is how large all-reduces are carried out that say Auto: Direct or Ring, or Auto for Hosts where there
+  /// is a `hosts`, else Direct; the same on all ranks. `hosts` may be null, and is outlived by it.
+  explicit MessageCollectives(Transport& transport, Algorithm preferred = Algorithm::Auto,
+                              const HostGroup* hosts = nullptr);
 
-  /// OneShot, Direct or Ring. Throws InvalidArgument for what an operation asks for in vain.
+  /// OneShot, Direct, Ring or Hosts. Throws InvalidArgument for what an operation asks for in vain.
   Algorithm algorithm(const Operation& operation) const;
 
   struct Outcome {
@@ -61,6 +67,7 @@ class MessageCollectives {
   std::vector<std::byte> slice_;
   TwoStep two_step_;
   Ring ring_;
+  std::optional<HostChain> chain_;
 };
 
 /// Memory for engines that reach all of it.

@@ -13,10 +13,12 @@ constexpr Nanoseconds kSpin = std::chrono::microseconds(50);
 
 }  // namespace
 
-MessageEngine::MessageEngine(std::unique_ptr<Transport> transport, Nanoseconds timeout, Algorithm preferred)
+MessageEngine::MessageEngine(std::unique_ptr<Transport> transport, Nanoseconds timeout, Algorithm preferred,
+                             std::unique_ptr<HostGroup> hosts)
     : transport_(std::move(transport)),
+      hosts_(std::move(hosts)),
       timeout_(timeout),
-      collectives_(*transport_, preferred),
+      collectives_(*transport_, preferred, hosts_.get()),
       thread_([this] { carry_out_behind(); }) {}
 
 MessageEngine::~MessageEngine() {
@@ -34,7 +36,10 @@ MessageEngine::~MessageEngine() {
   transport_->leave();
 }
 
-Buffer MessageEngine::allocate(std::size_t bytes) { return allocate_on_heap(bytes); }
+Buffer MessageEngine::allocate(std::size_t bytes) {
+  if (hosts_ != nullptr) return hosts_->memory->allocate(bytes);
+  return allocate_on_heap(bytes);
+}
 
 std::uint64_t MessageEngine::start(const Operation& operation, Algorithm chosen) {
   Lock lock(mutex_);

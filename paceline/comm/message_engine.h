@@ -16,14 +16,18 @@ namespace paceline {
 /// waits, otherwise one of the engine's own, so that they overlap with what the caller does meanwhile.
 class MessageEngine final : public Engine {
  public:
-  MessageEngine(std::unique_ptr<Transport> transport, Nanoseconds timeout, Algorithm preferred = Algorithm::Direct);
+  /// `preferred` as MessageCollectives has it. With `hosts`, memory is that of this host's group.
+  MessageEngine(std::unique_ptr<Transport> transport, Nanoseconds timeout, Algorithm preferred = Algorithm::Auto,
+                std::unique_ptr<HostGroup> hosts = nullptr);
   /// Operations that are not complete fail, on all ranks.
   ~MessageEngine() override;
 
-  const char* name() const override { return transport_->name(); }
+  const char* name() const override { return hosts_ == nullptr ? transport_->name() : "hosts"; }
   Buffer allocate(std::size_t bytes) override;
-  bool reaches_all() const override { return true; }
-  bool reaches(const void*, std::size_t) const override { return true; }
+  bool reaches_all() const override { return hosts_ == nullptr; }
+  bool reaches(const void* data, std::size_t bytes) const override {
+    return hosts_ == nullptr || hosts_->memory->reaches(data, bytes);
+  }
   Algorithm algorithm(const Operation& operation) const override { return collectives_.algorithm(operation); }
   std::uint64_t start(const Operation& operation, Algorithm chosen) override;
   std::uint64_t run(const Operation& operation, Algorithm chosen) override;
@@ -54,6 +58,7 @@ class MessageEngine final : public Engine {
   void carry_out_behind();
 
   const std::unique_ptr<Transport> transport_;
+  const std::unique_ptr<HostGroup> hosts_;
   const Nanoseconds timeout_;
   MessageCollectives collectives_;  // used by one thread at a time, the busy one
 

@@ -194,6 +194,7 @@ const char* to_string(Algorithm algorithm) {
     case Algorithm::Tickets: return "tickets";
     case Algorithm::Direct: return "direct";
     case Algorithm::Ring: return "ring";
+    case Algorithm::Hosts: return "hosts";
   }
   return "unknown";
 }

@@ -32,6 +32,7 @@ enum class Algorithm : std::uint8_t {
   Tickets,  ///< Shared memory: the same by chunks, each done by whichever rank is awake.
   Direct,   ///< Messages: slices to their owners, which add them up in rank order, and back.
   Ring,     ///< Messages: slices go round and are added up on the way.
+  Hosts,    ///< Shared memory inside hosts, messages from one to the next, in rank order.
 };
 
 const char* to_string(Algorithm algorithm);

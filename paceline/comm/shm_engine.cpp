@@ -76,10 +76,10 @@ struct ShmEngine::Memory {
   std::vector<Kept> kept;
 };
 
-ShmEngine::ShmEngine(ShmGroup group, std::string name, Nanoseconds timeout)
+ShmEngine::ShmEngine(ShmGroup group, std::string name, Nanoseconds timeout, std::shared_ptr<const Board> board)
     : group_(std::move(group)),
       view_(group_),
-      sync_(group_, std::move(name), timeout),
+      sync_(group_, std::move(name), timeout, std::move(board)),
       one_shot_(view_),
       direct_(view_),
       memory_(std::make_shared<Memory>(group_.segments[group_.rank], group_.rank)) {}
@@ -114,7 +114,8 @@ Algorithm ShmEngine::algorithm(const Operation& operation) const {
       throw Error(ErrorCode::InvalidArgument, "algorithm tickets is there for all_reduce and reduce");
     case Algorithm::Slices: return Algorithm::Slices;
     case Algorithm::Direct:
-    case Algorithm::Ring: break;
+    case Algorithm::Ring:
+    case Algorithm::Hosts: break;
   }
   throw Error(ErrorCode::InvalidArgument,
               fmt::format("there is no algorithm {} in shared memory; it has one_shot, slices and tickets",
@@ -153,7 +154,7 @@ void ShmEngine::enter(const Operation& operation, Algorithm algorithm) {
   const bool quiet = algorithm == Algorithm::OneShot;
   if (quiet) sync_.publish_arrival_quietly(number);
   else sync_.publish_arrival(number);
-  entered(number) = {operation, algorithm, operation.count, digest};
+  entered(number) = {operation, algorithm, operation.count, digest, {}};
   // One that can be done at once ends with waking sleepers, a moment later.
   if (quiet && (shared_ + 1 != number || !sync_.everyone_arrived(number))) sync_.wake_sleepers();
 }
@@ -182,10 +183,7 @@ void ShmEngine::advance(Share share) {
   while (shared_ < entered_ && sync_.everyone_arrived(shared_ + 1)) {
     const std::uint64_t number = shared_ + 1;
     check_agreement(number);
-    if (!do_share(number, share)) return;
-    if (entered(number).operation.timed) {
-      sync_.control(view_.rank).details_of(number).finished_ns.store(now().count(), std::memory_order_relaxed);
-    }
+    if (!(entered(number).operation.timed ? do_timed_share(number, share) : do_share(number, share))) return;
     shared_ = number;
     sync_.publish_finish(number);
   }
@@ -203,6 +201,15 @@ void ShmEngine::fail_for_mismatch(std::uint64_t number) {
   while (view_.slot(peer, number).digest == view_.slot(0, number).digest) ++peer;
   sync_.fail_and_throw(mismatch(view_.rank, sync_.control(0).details_of(number).signature, peer,
                                 sync_.control(peer).details_of(number).signature));
+}
+
+bool ShmEngine::do_timed_share(std::uint64_t number, Share share) {
+  const Nanoseconds begin = now();
+  const bool done = do_share(number, share);
+  const Nanoseconds end = now();
+  entered(number).working += end - begin;
+  if (done) sync_.control(view_.rank).details_of(number).finished_ns.store(end.count(), std::memory_order_relaxed);
+  return done;
 }
 
 // False if some of it is left, for others or for a later call.
@@ -282,7 +289,7 @@ OperationTiming ShmEngine::timing(std::uint64_t operation) const {
     completed = std::max(completed, details.finished_ns.load(std::memory_order_relaxed));
   }
   return {Nanoseconds(sync_.control(view_.rank).details_of(operation).arrived_ns), Nanoseconds(last_arrival),
-          Nanoseconds(completed)};
+          Nanoseconds(completed), entered(operation).working};
 }
 
 }  // namespace paceline

@@ -16,8 +16,8 @@ namespace paceline {
 /// whichever call first finds that all ranks have entered it, be it the start of a later one.
 class ShmEngine final : public Engine {
  public:
-  /// `name` is the communicator's, for messages. `timeout` as CommOptions has it.
-  ShmEngine(ShmGroup group, std::string name, Nanoseconds timeout);
+  /// `name` is the communicator's, for messages. `timeout` and `board` as CommOptions has them.
+  ShmEngine(ShmGroup group, std::string name, Nanoseconds timeout, std::shared_ptr<const Board> board = nullptr);
   ~ShmEngine() override;
 
   const char* name() const override { return "shm"; }
@@ -44,6 +44,7 @@ class ShmEngine final : public Engine {
     Algorithm algorithm;
     std::size_t carried_out;  // once its share was begun
     std::uint64_t digest;
+    Nanoseconds working;  // of a timed operation: what its share took
   };
   /// Whether a rank does all it can of an operation at once, or leaves some to ranks that come later.
   enum class Share { All, Fair };
@@ -52,6 +53,7 @@ class ShmEngine final : public Engine {
   void advance(Share share);
   void check_agreement(std::uint64_t number);
   [[noreturn]] void fail_for_mismatch(std::uint64_t number);
+  bool do_timed_share(std::uint64_t number, Share share);
   bool do_share(std::uint64_t number, Share share);
   bool take_chunks(std::uint64_t number, Share share);
   ShmTickets tickets(std::uint64_t number) const;

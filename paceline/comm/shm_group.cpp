@@ -1,12 +1,10 @@
 #include "paceline/comm/shm_group.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 #include <poll.h>
 #include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -15,7 +13,8 @@
 
 #include "paceline/base/error.h"
 #include "paceline/base/topology.h"
-#include "paceline/comm/store.h"
+#include "paceline/comm/store_meeting.h"
+#include "paceline/comm/unix_socket.h"
 
 namespace paceline {
 namespace {
@@ -43,25 +42,6 @@ std::shared_ptr<Segment> make_segment() {
   control.pid = getpid();
   control.cpus = cpus;
   return segment;
-}
-
-/// An abstract Unix address: '\0' and a name, nothing in the file system.
-struct Address {
-  sockaddr_un address{};
-  socklen_t length = 0;
-
-  explicit Address(const std::string& name) {
-    address.sun_family = AF_UNIX;
-    std::copy(name.begin(), name.end(), address.sun_path + 1);
-    length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
-  }
-  const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&address); }
-};
-
-UniqueFd unix_socket() {
-  UniqueFd fd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
-  if (!fd) throw system_error("cannot make a Unix socket", errno);
-  return fd;
 }
 
 void wait_readable(int fd, Deadline deadline, const std::string& doing) {
@@ -133,30 +113,6 @@ std::pair<Hello, UniqueFd> receive_hello(int link, Deadline deadline) {
   return {hello, std::move(segment)};
 }
 
-std::string address_key(const std::string& name, int rank) { return fmt::format("shm/{}/{}", name, rank); }
-
-// Waits until all ranks have published where they listen; a timeout names all that have not.
-std::vector<std::string> gather_addresses(Store& store, const std::string& name, int world_size, Deadline deadline) {
-  std::vector<std::string> addresses;
-  std::vector<int> missing;
-  for (int rank = 0; rank < world_size; ++rank) {
-    try {
-      addresses.push_back(store.get(address_key(name, rank), missing.empty() ? deadline : Deadline(Nanoseconds(0))));
-    } catch (const Error& error) {
-      if (error.code() != ErrorCode::Timeout) throw;
-      missing.push_back(rank);
-    }
-  }
-  if (!missing.empty()) {
-    throw Error(ErrorCode::Timeout,
-                fmt::format("joining '{}': rank {} of {} did not come within the time limit; were all workers started, "
-                            "and do all of them create this communicator?",
-                            name, fmt::join(missing, ", "), world_size),
-                Error::kNoRank, missing.front());
-  }
-  return addresses;
-}
-
 }  // namespace
 
 std::size_t ShmGroup::control_bytes() { return (sizeof(RankControl) + 4095) / 4096 * 4096; }
@@ -168,14 +124,8 @@ ShmGroup connect_shm_group(Store& store, const std::string& name, int rank, int 
   group.links.resize(static_cast<std::size_t>(world_size));
   group.segments[rank] = make_segment();
 
-  const std::string socket_name = fmt::format("paceline-{:016x}{:016x}", random_number(), random_number());
-  const UniqueFd listener = unix_socket();
-  const Address own(socket_name);
-  if (bind(listener.get(), own.get(), own.length) != 0 || listen(listener.get(), world_size) != 0) {
-    throw system_error("cannot listen on a Unix socket", errno);
-  }
-  store.set(address_key(name, rank), socket_name);
-  const auto addresses = gather_addresses(store, name, world_size, deadline);
+  const UnixListener listener(world_size);
+  const auto sockets = meet(store, "shm/" + name, name, rank, world_size, listener.name(), deadline);
 
   const Hello hello{RankControl::kMagic, group.control(rank).nonce, rank, world_size};
   const auto join = [&](PeerLink link, const Hello& theirs, UniqueFd segment) {
@@ -197,9 +147,8 @@ ShmGroup connect_shm_group(Store& store, const std::string& name, int rank, int 
 
   // Lower ranks are called, higher ranks call; rank 0 only answers, so nobody waits in a circle.
   for (int peer = 0; peer < rank; ++peer) {
-    UniqueFd socket = unix_socket();
-    const Address address(addresses[peer]);
-    if (connect(socket.get(), address.get(), address.length) != 0) {
+    UniqueFd socket = call_unix_socket(sockets[peer]);
+    if (!socket) {
       throw Error(ErrorCode::PeerLost, fmt::format("joining '{}': rank {} has gone", name, peer), rank, peer);
     }
     PeerLink link = link_to_peer(std::move(socket));
@@ -208,10 +157,8 @@ ShmGroup connect_shm_group(Store& store, const std::string& name, int rank, int 
     join(std::move(link), theirs, std::move(segment));
   }
   for (int answered = rank + 1; answered < world_size; ++answered) {
-    wait_readable(listener.get(), deadline, fmt::format("joining '{}': waiting for higher ranks", name));
-    UniqueFd socket(accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
-    if (!socket) throw system_error("cannot accept a peer", errno);
-    PeerLink link = link_to_peer(std::move(socket));
+    wait_readable(listener.fd(), deadline, fmt::format("joining '{}': waiting for higher ranks", name));
+    PeerLink link = link_to_peer(listener.accept());
     auto [theirs, segment] = receive_hello(link.socket.get(), deadline);
     send_hello(link.socket.get(), hello, group.segments[rank]->fd());
     join(std::move(link), theirs, std::move(segment));

@@ -18,6 +18,7 @@
 #include "paceline/comm/guests.h"
 #include "paceline/comm/handshake.h"
 #include "paceline/comm/store.h"
+#include "paceline/comm/store_meeting.h"
 #include "paceline/comm/tcp_address.h"
 #include "paceline/comm/tcp_socket.h"
 
@@ -51,8 +52,9 @@ std::uint64_t random_number() {
 
 Terms agree_on_terms(Store& store, const std::string& name, int rank, const TcpOptions& options, Deadline deadline) {
   if (rank == 0) {
-    if (options.all_reduce != Algorithm::Direct && options.all_reduce != Algorithm::Ring) {
-      throw Error(ErrorCode::InvalidArgument, "TcpOptions::all_reduce must be Direct or Ring", rank);
+    if (options.all_reduce != Algorithm::Auto && options.all_reduce != Algorithm::Direct &&
+        options.all_reduce != Algorithm::Ring) {
+      throw Error(ErrorCode::InvalidArgument, "TcpOptions::all_reduce must be Auto, Direct or Ring", rank);
     }
     if (options.segment_bytes < 4096 || options.segment_bytes > (std::size_t{16} << 20) ||
         options.segment_bytes % 64 != 0) {
@@ -90,28 +92,6 @@ Whereabouts decode(const std::string& text) {
   words >> result.host >> result.pid;
   while (words >> host >> port) result.addresses.emplace_back(host, port);
   return result;
-}
-
-// Waits until all ranks have said where they listen; a timeout names all that have not.
-std::vector<Whereabouts> gather_whereabouts(Store& store, const std::string& name, int world_size, Deadline deadline) {
-  std::vector<Whereabouts> all;
-  std::vector<int> missing;
-  for (int rank = 0; rank < world_size; ++rank) {
-    try {
-      const Deadline patience = missing.empty() ? deadline : Deadline(Nanoseconds(0));
-      all.push_back(decode(store.get(key(name, "address", rank), patience)));
-    } catch (const Error& error) {
-      if (error.code() != ErrorCode::Timeout) throw;
-      missing.push_back(rank);
-    }
-  }
-  if (missing.empty()) return all;
-  throw Error(
-      ErrorCode::Timeout,
-      fmt::format("joining '{}': rank {} of {} did not come within the time limit; were all workers started, and "
-                  "do all of them create this communicator?",
-                  name, fmt::join(missing, ", "), world_size),
-      Error::kNoRank, missing.front());
 }
 
 /// Meets the other ranks: calls lower ones, lets higher ones in.
@@ -178,8 +158,11 @@ TcpGroup connect_tcp_group(Store& store, const std::string& name, int rank, int 
   group.addresses.resize(static_cast<std::size_t>(world_size));
   group.pids.resize(static_cast<std::size_t>(world_size));
 
-  store.set(key(name, "address", rank), encode(listening));
-  const auto all = gather_whereabouts(store, name, world_size, deadline);
+  std::vector<Whereabouts> all;
+  for (const auto& text :
+       meet(store, fmt::format("tcp/{}/address", name), name, rank, world_size, encode(listening), deadline)) {
+    all.push_back(decode(text));
+  }
   for (int peer = 0; peer < world_size; ++peer) {
     group.pids[static_cast<std::size_t>(peer)] = all[static_cast<std::size_t>(peer)].pid;
   }

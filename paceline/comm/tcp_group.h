@@ -16,7 +16,7 @@ class Store;
 struct TcpGroup {
   int rank = 0;
   std::uint64_t generation = 0;  // random; of this communicator
-  Algorithm all_reduce = Algorithm::Direct;
+  Algorithm all_reduce = Algorithm::Auto;
   std::size_t segment_bytes = 0;
   int ranks_here = 1;                  // on this host
   std::vector<UniqueFd> sockets;       // by rank; none for this one

@@ -21,9 +21,10 @@ struct TcpOptions {
   /// Who does not know it is not let in. Required beyond loopback; there, rank 0 makes one and passes it on through the
   /// store.
   std::optional<Secret> secret = {};
-  /// How large all-reduces are carried out: Direct, in rank order, with the same bits as in shared memory; or Ring,
-  /// where every rank should talk to one other only. Rank 0's counts.
-  Algorithm all_reduce = Algorithm::Direct;
+  /// How large all-reduces are carried out: Auto, inside hosts first where one has several ranks (Algorithm::Hosts) and
+  /// else Direct, both in rank order, with the same bits as in shared memory; Direct; or Ring, where every rank should
+  /// talk to one other only. Rank 0's counts.
+  Algorithm all_reduce = Algorithm::Auto;
   /// A segment of every peer should fit the cache. Rank 0's counts.
   std::size_t segment_bytes = std::size_t{128} << 10;
   /// After how long without an answer a peer's host is taken for gone. Its kernel answers, however busy the rank is.

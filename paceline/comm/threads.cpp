@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <exception>
 #include <map>
 #include <mutex>
@@ -39,6 +40,15 @@ class ThreadWorld {
     if (options_.engine == ThreadEngine::Tcp) {
       return make_tcp_engine(store_, name, rank, world_size, options_.tcp, options_.comm.timeout);
     }
+    if (options_.engine == ThreadEngine::Hosts) {
+      HostMap map = host_map(world_size);
+      if (!map.one_host()) return make_hosts_engine(std::move(map), name, rank, world_size);
+    }
+    return share_memory(name, rank, world_size);
+  }
+
+ private:
+  std::unique_ptr<Engine> share_memory(const std::string& name, int rank, int world_size) {
     ShmGroup group;
     group.rank = rank;
     group.segments = shared(segments_, name, world_size, [&] { return make_thread_segments(world_size); });
@@ -46,7 +56,30 @@ class ThreadWorld {
     return std::make_unique<ShmEngine>(std::move(group), name, options_.comm.timeout);
   }
 
- private:
+  HostMap host_map(int world_size) const {
+    HostMap map;
+    const std::vector<int>& sizes = options_.ranks_per_host;
+    for (int rank = 0; rank < world_size;) {
+      auto& ranks = map.hosts.emplace_back();
+      for (int place = 0; place < sizes[(map.hosts.size() - 1) % sizes.size()] && rank < world_size; ++place) {
+        ranks.push_back(rank++);
+      }
+    }
+    return map;
+  }
+
+  std::unique_ptr<Engine> make_hosts_engine(HostMap map, const std::string& name, int rank, int world_size) {
+    std::unique_ptr<HostGroup> hosts;
+    if (map.shares()) {
+      const int host = map.host_of(rank);
+      auto memory = share_memory(fmt::format("{}/host {}", name, host), map.place_of(rank),
+                                 static_cast<int>(map.hosts[static_cast<std::size_t>(host)].size()));
+      hosts = std::make_unique<HostGroup>(HostGroup{std::move(map), std::move(memory)});
+    }
+    return make_tcp_engine(store_, name, rank, world_size, options_.tcp, options_.comm.timeout, nullptr,
+                           std::move(hosts));
+  }
+
   /// Kept until all ranks have asked for it; from then on they keep it themselves.
   template <class T>
   struct Meeting {
@@ -86,6 +119,11 @@ Comm make_comm(const std::shared_ptr<ThreadWorld>& world, int rank, int world_si
 
 void run_ranks(int world_size, const std::function<void(Comm)>& body, const ThreadWorldOptions& options) {
   if (world_size < 1) throw Error(ErrorCode::InvalidArgument, "run_ranks: the world size must be at least 1");
+  const auto none = [](int ranks) { return ranks < 1; };
+  if (options.ranks_per_host.empty() ||
+      std::any_of(options.ranks_per_host.begin(), options.ranks_per_host.end(), none)) {
+    throw Error(ErrorCode::InvalidArgument, "run_ranks: each host must have a rank");
+  }
   const auto world = std::make_shared<ThreadWorld>(options);
   std::mutex mutex;
   std::exception_ptr first;

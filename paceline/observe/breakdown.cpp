@@ -62,6 +62,7 @@ void add_communication(StepBreakdown& result, const StepEvents& events) {
     under_way.push_back({operation.launched, completed});
     arriving.push_back({operation.launched, arrival});
     moving.push_back({arrival, completed});
+    result.reducing_s += seconds(operation.working);
     result.comm_bytes += static_cast<double>(operation.bytes);
     result.operations += 1;
   }
@@ -85,6 +86,7 @@ StepBreakdown& StepBreakdown::operator+=(const StepBreakdown& more) {
   hidden_comm_s += more.hidden_comm_s;
   wait_for_peers_s += more.wait_for_peers_s;
   transfer_s += more.transfer_s;
+  reducing_s += more.reducing_s;
   comm_bytes += more.comm_bytes;
   operations += more.operations;
   return *this;
@@ -100,6 +102,7 @@ StepBreakdown& StepBreakdown::operator/=(double divisor) {
   hidden_comm_s /= divisor;
   wait_for_peers_s /= divisor;
   transfer_s /= divisor;
+  reducing_s /= divisor;
   comm_bytes /= divisor;
   operations /= divisor;
   return *this;

@@ -32,6 +32,7 @@ struct StepBreakdown {
   double hidden_comm_s = 0;
   double wait_for_peers_s = 0;
   double transfer_s = 0;
+  double reducing_s = 0;  ///< This rank moves and adds up its share, exposed or not; 0 where that is not known.
   double comm_bytes = 0;  ///< Payload of the operations, as OperationInterval::bytes counts it.
   double operations = 0;  ///< Collectives launched.
 

@@ -21,6 +21,7 @@ std::string to_json_text(const RankSummary& summary) {
                     {"hidden_comm_s", mean.hidden_comm_s},
                     {"wait_for_peers_s", mean.wait_for_peers_s},
                     {"transfer_s", mean.transfer_s},
+                    {"reducing_s", mean.reducing_s},
                     {"comm_bytes", mean.comm_bytes},
                     {"operations", mean.operations},
                     {"peak_bytes", json_or_null(summary.peak_bytes)},
@@ -45,6 +46,7 @@ RankSummary rank_summary_from_json_text(std::string_view text) {
   summary.breakdown.hidden_comm_s = field["hidden_comm_s"].number();
   summary.breakdown.wait_for_peers_s = field["wait_for_peers_s"].number();
   summary.breakdown.transfer_s = field["transfer_s"].number();
+  summary.breakdown.reducing_s = field["reducing_s"].number();
   summary.breakdown.comm_bytes = field["comm_bytes"].number();
   summary.breakdown.operations = field["operations"].number();
   summary.peak_bytes = field["peak_bytes"].count_or_null();

@@ -171,6 +171,9 @@ json to_json(const RankSummary& rank) {
           {"hidden_comm_s", rank.breakdown.hidden_comm_s},
           {"wait_for_peers_s", rank.breakdown.wait_for_peers_s},
           {"transfer_s", rank.breakdown.transfer_s},
+          {"reducing_s", rank.breakdown.reducing_s},
+          {"comm_bytes", rank.breakdown.comm_bytes},
+          {"operations", rank.breakdown.operations},
           {"step_s", paceline::to_json(rank.step)},
           {"peak_bytes", json_or_null(rank.peak_bytes)}};
 }
@@ -229,6 +232,9 @@ RankSummary rank_from_json(const JsonField& field) {
   rank.breakdown.hidden_comm_s = field["hidden_comm_s"].number();
   rank.breakdown.wait_for_peers_s = field["wait_for_peers_s"].number();
   rank.breakdown.transfer_s = field["transfer_s"].number();
+  rank.breakdown.reducing_s = field["reducing_s"].number();
+  rank.breakdown.comm_bytes = field["comm_bytes"].number();
+  rank.breakdown.operations = field["operations"].number();
   rank.step = step_times_from_json(field["step_s"]);
   rank.peak_bytes = field["peak_bytes"].count_or_null();
   return rank;

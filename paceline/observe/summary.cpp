@@ -124,6 +124,10 @@ void write_details(const Report& report, Page& page) {
                            duration_text(comm_s), share_text(mean.hidden_comm_s / comm_s)));
     page.entry("Exposed", fmt::format("{} transfer, {} waiting for other ranks", duration_text(mean.transfer_s),
                                       duration_text(mean.wait_for_peers_s)));
+    if (mean.reducing_s > 0) {
+      page.entry("Reducing", fmt::format("{} of a rank's step, exposed or not, for {}", duration_text(mean.reducing_s),
+                                         bytes_text(mean.comm_bytes)));
+    }
   }
   page.entry("Step time", fmt::format("p50 {}   p90 {}   p99 {}", duration_text(report.step.p50_s),
                                       duration_text(report.step.p90_s), duration_text(report.step.p99_s)));

@@ -62,6 +62,7 @@ void Reducer::begin(const RoundCall& call) {
   call_ = call;
   prologues_ = {};
   epilogues_ = {};
+  comm_.set_step(round_ + 1);
   next_bucket_ = 0;
   gradient_hash_ = 0;
   std::fill(ready_.begin(), ready_.end(), 0);
@@ -219,7 +220,8 @@ void Reducer::settle_oldest() {
   Timeline& timeline = comm_.timeline();
   if (!timeline.in_step() || comm_.world_size() == 1) return;
   const OperationTiming timing = work.timing();
-  timeline.add_operation({timing.launched, timing.last_arrival, timing.completed, bytes, buckets_[index].label});
+  timeline.add_operation(
+      {timing.launched, timing.last_arrival, timing.completed, bytes, buckets_[index].label, timing.working});
 }
 
 void Reducer::check_epilogue() {

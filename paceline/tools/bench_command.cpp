@@ -96,9 +96,9 @@ void add_bench_command(CLI::App& app, Invocation& invocation) {
   option("--type", arguments->type, "TYPE", "float, double, half, bfloat16, int32, int64 or uint8 (float)");
   option("--op", arguments->op, "OP", "sum, mean, min or max (sum)");
   option("-r,--root", arguments->root, "RANK", "The root, where there is one (0)");
-  option("--transport", arguments->transport, "NAME", "shm or tcp (PACELINE_TRANSPORT, or shm)");
+  option("--transport", arguments->transport, "NAME", "auto, shm or tcp (PACELINE_TRANSPORT, or auto)");
   option("--algorithm", arguments->algorithm, "NAME",
-         "auto, or one that the transport has: one_shot, slices, tickets; direct, ring (auto)");
+         "auto, or one that the transport has: one_shot, slices, tickets; direct, ring; hosts (auto)");
   option("--buffers", arguments->buffers, "KIND",
          "registered: of Comm::allocate(), used where they lie; private: ordinary memory, copied (registered)");
   option("--warmup", arguments->warmup, "N", "Calls before each row (5)");

@@ -44,7 +44,7 @@ std::string bench_json(const BenchReport& report) {
                          {"reduce", traits.reduces ? json(paceline::to_string(options.reduce)) : json(nullptr)},
                          {"root", traits.rooted ? json(options.root) : json(nullptr)},
                          {"ranks", report.facts.ranks},
-                         {"transport", to_string(options.transport)},
+                         {"transport", report.facts.transport},
                          {"engine", report.facts.engine},
                          {"cores", report.facts.cores},
                          {"host", report.facts.host},

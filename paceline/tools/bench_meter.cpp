@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <string_view>
 
 #include "paceline/base/clock.h"
 
@@ -19,7 +20,7 @@ constexpr std::size_t kLeastSamples = 5, kMostSamples = 20'000;
 // The operation and its roofline take turns, so that both see the same weather.
 constexpr std::size_t kRounds = 5;
 
-bool has_roofline(const BenchOptions& options, int world_size);
+bool has_roofline(const Comm& comm, const BenchOptions& options);
 std::int64_t context_switches();
 std::int64_t cpu_time_ns();
 std::size_t part_of(std::size_t samples, std::size_t round);
@@ -29,7 +30,7 @@ std::size_t part_of(std::size_t samples, std::size_t round);
 BenchMeter::BenchMeter(const Comm& comm, const BenchOptions& options, const BenchOperands& operands,
                        const BenchOperands& mapped)
     : comm_(comm), options_(options), operands_(operands), mapped_(mapped) {
-  if (has_roofline(options, comm.world_size())) roofline_.emplace(comm, options, mapped);
+  if (has_roofline(comm, options)) roofline_.emplace(comm, options, mapped);
   barrier_s_ = seconds_per_call([&] { comm_.barrier(); });
 }
 
@@ -149,8 +150,8 @@ std::vector<std::int64_t> BenchMeter::of_all_ranks(const std::vector<std::int64_
 namespace {
 
 /// Over a network the limit is not the kernel's; alone there is nothing to do.
-bool has_roofline(const BenchOptions& options, int world_size) {
-  return world_size > 1 && options.transport == BenchTransport::SharedMemory &&
+bool has_roofline(const Comm& comm, const BenchOptions& options) {
+  return comm.world_size() > 1 && comm.engine_name() == std::string_view("shm") &&
          options.collective->kind != Collective::Barrier;
 }
 

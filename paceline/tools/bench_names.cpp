@@ -26,13 +26,15 @@ constexpr Words<Dtype, 10> kTypes{{{"float", Dtype::Float32},
                                    {"float16", Dtype::Float16}}};
 constexpr Words<ReduceOp, 4> kReductions{
     {{"sum", ReduceOp::Sum}, {"mean", ReduceOp::Mean}, {"min", ReduceOp::Min}, {"max", ReduceOp::Max}}};
-constexpr Words<BenchTransport, 2> kTransports{{{"shm", BenchTransport::SharedMemory}, {"tcp", BenchTransport::Tcp}}};
-constexpr Words<Algorithm, 6> kAlgorithms{{{"auto", Algorithm::Auto},
+constexpr Words<BenchTransport, 3> kTransports{
+    {{"auto", BenchTransport::Auto}, {"shm", BenchTransport::SharedMemory}, {"tcp", BenchTransport::Tcp}}};
+constexpr Words<Algorithm, 7> kAlgorithms{{{"auto", Algorithm::Auto},
                                            {"one_shot", Algorithm::OneShot},
                                            {"slices", Algorithm::Slices},
                                            {"tickets", Algorithm::Tickets},
                                            {"direct", Algorithm::Direct},
-                                           {"ring", Algorithm::Ring}}};
+                                           {"ring", Algorithm::Ring},
+                                           {"hosts", Algorithm::Hosts}}};
 constexpr Words<BenchBuffers, 2> kBuffers{
     {{"registered", BenchBuffers::Registered}, {"private", BenchBuffers::Private}}};
 

@@ -11,7 +11,7 @@
 
 namespace paceline::tools {
 
-enum class BenchTransport : std::uint8_t { SharedMemory, Tcp };
+enum class BenchTransport : std::uint8_t { Auto, SharedMemory, Tcp };
 enum class BenchBuffers : std::uint8_t { Registered, Private };
 /// Whether input and output are the same memory.
 enum class Place : std::uint8_t { OutOfPlace, InPlace };
@@ -24,7 +24,7 @@ struct BenchOptions {
   Dtype dtype = Dtype::Float32;
   ReduceOp reduce = ReduceOp::Sum;
   int root = 0;
-  BenchTransport transport = BenchTransport::SharedMemory;
+  BenchTransport transport = BenchTransport::Auto;
   Algorithm algorithm = Algorithm::Auto;
   BenchBuffers buffers = BenchBuffers::Registered;
   int warmup = 5;

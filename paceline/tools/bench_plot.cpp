@@ -99,7 +99,7 @@ std::string title(const BenchReport& report) {
                           facts.cores),
               18) +
          text(kLeft, 50, "start",
-              fmt::format("{}, transport {}, {} buffers{}, kernels {}, {}", facts.host, to_string(options.transport),
+              fmt::format("{}, transport {}, {} buffers{}, kernels {}, {}", facts.host, facts.transport,
                           to_string(options.buffers), options.dirty ? ", dirty" : "", facts.kernel, facts.started));
 }
 

@@ -12,7 +12,8 @@ namespace paceline::tools {
 struct BenchFacts {
   std::string host;
   int ranks = 0;
-  int cores = 0;  ///< That this process may use.
+  int cores = 0;          ///< That this process may use.
+  std::string transport;  // what carried the operations, where the choice was automatic
   std::string engine;
   std::string kernel;   ///< Instruction set.
   std::string started;  ///< UTC.

@@ -26,7 +26,7 @@ std::string table_head(const BenchOptions& options, const BenchFacts& facts) {
   std::string text =
       fmt::format("# {}: {} {} on {} usable {} of {}, transport {} (engine {}), kernels {}\n", traits.name, facts.ranks,
                   facts.ranks == 1 ? "rank" : "ranks", facts.cores, facts.cores == 1 ? "core" : "cores", facts.host,
-                  to_string(options.transport), facts.engine, facts.kernel);
+                  facts.transport, facts.engine, facts.kernel);
   if (facts.ranks > facts.cores) {
     text += "# Ranks outnumber cores: they take turns, and so does the roofline.\n";
   }

@@ -28,7 +28,7 @@ namespace paceline::tools {
 namespace {
 
 Comm join(const BenchOptions& options);
-BenchFacts facts_of(const Comm& comm);
+BenchFacts facts_of(const Comm& comm, const BenchOptions& options);
 std::string algorithm_refusal(const Comm& comm, const BenchOperands& operands, const std::vector<BenchRow>& rows);
 BenchReport measure_all(const Comm& comm, const BenchOptions& options, const BenchOperands& operands,
                         const std::vector<BenchRow>& rows);
@@ -78,7 +78,7 @@ std::string algorithm_refusal(const Comm& comm, const BenchOperands& operands, c
 
 BenchReport measure_all(const Comm& comm, const BenchOptions& options, const BenchOperands& operands,
                         const std::vector<BenchRow>& rows) {
-  BenchReport report{.options = options, .facts = facts_of(comm), .results = {}};
+  BenchReport report{.options = options, .facts = facts_of(comm, options), .results = {}};
   const bool prints = comm.rank() == 0 && options.json != "-";
   if (prints) print(table_head(options, report.facts));
   std::optional<BenchOperands> mapped;  // where the others could not reach them
@@ -95,12 +95,13 @@ BenchReport measure_all(const Comm& comm, const BenchOptions& options, const Ben
   return report;
 }
 
-BenchFacts facts_of(const Comm& comm) {
+BenchFacts facts_of(const Comm& comm, const BenchOptions& options) {
   char host[256] = "unknown";
   ::gethostname(host, sizeof host - 1);
   return {.host = host,
           .ranks = comm.world_size(),
           .cores = usable_cpus(),
+          .transport = options.transport == BenchTransport::Auto ? comm.engine_name() : to_string(options.transport),
           .engine = comm.engine_name(),
           .kernel = kernel_target(),
           .started = fmt::format("{:%FT%TZ}", fmt::gmtime(std::time(nullptr)))};

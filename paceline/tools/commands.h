@@ -13,6 +13,7 @@ namespace paceline::tools {
 inline constexpr int kExitUsage = 64;
 inline constexpr int kExitInternal = 70;
 inline constexpr int kExitOutput = 74;
+inline constexpr int kExitMismatch = 78;  ///< Ranks call different operations or hold different models.
 inline constexpr int kExitNotExecutable = 126;
 inline constexpr int kExitNotFound = 127;
 
@@ -29,5 +30,6 @@ struct Invocation {
 // A new subcommand is a file with such a function, a line here and a line in main().
 void add_run_command(CLI::App& app, Invocation& invocation);
 void add_bench_command(CLI::App& app, Invocation& invocation);
+void add_ps_command(CLI::App& app, Invocation& invocation);
 
 }  // namespace paceline::tools

@@ -35,20 +35,25 @@ constexpr const char* kHelp =
     "      Any program works, also one that does not use the library.\n"
     "\n"
     "Each worker finds RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, GROUP_RANK, MASTER_ADDR, MASTER_PORT,\n"
-    "PACELINE_STORE, PACELINE_JOB and PACELINE_PROGRESS in its environment, and /dev/null as its input.\n"
+    "PACELINE_STORE, PACELINE_BOARD, PACELINE_JOB and PACELINE_PROGRESS in its environment, and /dev/null as its "
+    "input.\n"
     "\n"
     "When a worker fails, the others get --grace seconds to end by themselves, then SIGTERM and 5 s later SIGKILL.\n"
+    "So it is when a worker is silent: it lives, but sends no heartbeat for --silence seconds. A slow worker, even if\n"
+    "it computes for an hour, is no failure; after --stuck seconds of waiting for it, a table shows where all ranks "
+    "are,\n"
+    "as `paceline ps` does at any time.\n"
     "The end of the output says which rank failed first and how, and the exit code is that worker's (128 + signal\n"
     "if a signal killed it). Ctrl-C goes to all workers once; a second one kills them. No process is left behind.\n"
-    "Other exit codes: 64 bad use, 74 output not writable, 143 SIGTERM, 126 program not executable, 127 program not "
-    "found, 130 Ctrl-C, 141 the reader of "
-    "the\n"
-    "output went away.\n";
+    "Other exit codes: 64 bad use, 70 the launcher itself failed, 74 output not writable, 78 ranks disagreed\n"
+    "(MISMATCH), 126 program not executable, 127 program not found, 130 Ctrl-C, 141 the reader of the output went "
+    "away,\n"
+    "143 SIGTERM.\n";
 
 /// What the options were before they were checked.
 struct Arguments {
   std::string workers, threads, timeout, run_dir, transport;
-  std::string grace = "2";
+  std::string grace = "2", silence = "4", stuck = "30";
   std::vector<std::string> environment;
   bool no_tag = false;
   bool return_memory = false;
@@ -62,6 +67,8 @@ class RunFormatter final : public CLI::Formatter {
 };
 
 double seconds_from_zero(const std::string& option, const std::string& text);
+std::chrono::milliseconds milliseconds_from_zero(const std::string& option, const std::string& text);
+std::chrono::milliseconds checked_silence(const std::string& text);
 std::string checked_variable(const std::string& text);
 std::string checked_transport(const std::string& text);
 std::vector<std::string> program_of(const CLI::App& command, const Invocation& invocation);
@@ -80,7 +87,9 @@ RunOptions options_of(const CLI::App& command, const Invocation& invocation, con
   options.program = program_of(command, invocation);
   options.tag = !arguments.no_tag;
   options.keep_freed_memory = !arguments.return_memory;
-  options.grace = std::chrono::milliseconds(std::llround(seconds_from_zero("--grace", arguments.grace) * 1000));
+  options.grace = milliseconds_from_zero("--grace", arguments.grace);
+  options.watch.silence = checked_silence(arguments.silence);
+  options.watch.stuck = milliseconds_from_zero("--stuck", arguments.stuck);
   if (!arguments.timeout.empty()) {
     options.timeout_s = whole_number("--timeout", arguments.timeout, 1, 1'000'000);
   }
@@ -108,13 +117,22 @@ void add_run_command(CLI::App& app, Invocation& invocation) {
       ->type_name("K");
   command
       ->add_option("--transport", arguments->transport,
-                   "How workers reach each other: shm (shared memory, the default) or tcp: PACELINE_TRANSPORT")
-      ->type_name("shm|tcp");
+                   "How workers reach each other: auto (shared memory on one host, TCP between hosts), shm or tcp: "
+                   "PACELINE_TRANSPORT")
+      ->type_name("auto|shm|tcp");
   command->add_option("--run-dir", arguments->run_dir, "A folder for the job's files: PACELINE_RUN_DIR")
       ->type_name("DIR");
   command->add_option("--timeout", arguments->timeout, "How long a rank waits for another (300): PACELINE_TIMEOUT")
       ->type_name("SECONDS");
   command->add_option("--grace", arguments->grace, "After a failure: how long the others get to end by themselves (2)")
+      ->type_name("SECONDS");
+  command
+      ->add_option("--silence", arguments->silence,
+                   "How long a worker may live without a heartbeat (4), e.g. stopped by SIGSTOP; 0: forever")
+      ->type_name("SECONDS");
+  command
+      ->add_option("--stuck", arguments->stuck,
+                   "When ranks wait in an operation for as long, say where all are (30); 0: never")
       ->type_name("SECONDS");
   command->add_option("--env", arguments->environment, "A variable for the workers; may be given more than once")
       ->type_name("KEY=VALUE")
@@ -141,6 +159,17 @@ void add_run_command(CLI::App& app, Invocation& invocation) {
 
 namespace {
 
+std::chrono::milliseconds milliseconds_from_zero(const std::string& option, const std::string& text) {
+  return std::chrono::milliseconds(std::llround(seconds_from_zero(option, text) * 1000));
+}
+
+// Less, and a heartbeat that is late for want of a processor would be a death.
+std::chrono::milliseconds checked_silence(const std::string& text) {
+  const auto silence = milliseconds_from_zero("--silence", text);
+  if (silence.count() == 0 || silence >= std::chrono::seconds(1)) return silence;
+  throw CLI::ValidationError("--silence", fmt::format("takes 0, or at least 1 second, not \"{}\"", text));
+}
+
 double seconds_from_zero(const std::string& option, const std::string& text) {
   double value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
@@ -158,8 +187,8 @@ std::string checked_variable(const std::string& text) {
 }
 
 std::string checked_transport(const std::string& text) {
-  if (text == "shm" || text == "tcp") return text;
-  throw CLI::ValidationError("--transport", fmt::format("takes shm or tcp, not \"{}\"", text));
+  if (text == "auto" || text == "shm" || text == "tcp") return text;
+  throw CLI::ValidationError("--transport", fmt::format("takes auto, shm or tcp, not \"{}\"", text));
 }
 
 std::vector<std::string> program_of(const CLI::App& command, const Invocation& invocation) {

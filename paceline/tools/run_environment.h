@@ -9,10 +9,11 @@ namespace paceline::tools {
 
 /// What all workers of a job have in common beside the user's options.
 struct JobFacts {
-  std::string id;             ///< Random; PACELINE_JOB.
-  std::string store_address;  ///< PACELINE_STORE.
-  int master_port = 0;        ///< MASTER_PORT.
-  bool terminal = false;      ///< Whether live progress can be shown; PACELINE_PROGRESS.
+  std::string id;                  ///< Random; PACELINE_JOB.
+  std::string store_address;       ///< PACELINE_STORE.
+  std::string board_address = {};  ///< PACELINE_BOARD.
+  int master_port = 0;             ///< MASTER_PORT.
+  bool terminal = false;           ///< Whether live progress can be shown; PACELINE_PROGRESS.
 };
 
 /// The environment of one worker as KEY=VALUE: the launcher's own with the variables of its rank in place. docs and

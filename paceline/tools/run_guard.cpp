@@ -1,6 +1,7 @@
 #include "paceline/tools/run_guard.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <poll.h>
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
@@ -22,7 +23,9 @@
 #include "paceline/base/clock.h"
 #include "paceline/base/error.h"
 #include "paceline/base/unique_fd.h"
+#include "paceline/comm/board.h"
 #include "paceline/comm/store_server.h"
+#include "paceline/tools/board_view.h"
 #include "paceline/tools/commands.h"
 #include "paceline/tools/run_environment.h"
 #include "paceline/tools/run_memory.h"
@@ -31,6 +34,8 @@
 #include "paceline/tools/run_report.h"
 #include "paceline/tools/run_resources.h"
 #include "paceline/tools/run_signals.h"
+#include "paceline/tools/run_verdict.h"
+#include "paceline/tools/run_watch.h"
 #include "paceline/tools/run_worker.h"
 
 namespace paceline::tools {
@@ -40,6 +45,8 @@ using std::chrono::milliseconds;
 
 // Between SIGTERM and SIGKILL.
 constexpr std::chrono::seconds kTermTime{5};
+// A signal that ends a wait of this length is taken for the end of a hang.
+constexpr std::chrono::seconds kHang{5};
 
 class Guard {
  public:
@@ -70,6 +77,7 @@ class Guard {
 
   bool start_workers();
   void wait_for_events(bool workers_matter);
+  void watch();
   void handle_signals();
   void reap();
   void worker_ended(int rank, int status);
@@ -78,6 +86,7 @@ class Guard {
   void advance_when_due();
   void signal_workers(int signal);
   bool any_alive() const;
+  bool only_silent_left() const;
   void end_everything();
   int conclude();
   int lost_output();
@@ -88,12 +97,17 @@ class Guard {
   const UniqueFd signals_;
   const sigset_t mask_;
   StoreServer store_;
+  std::optional<Board> board_;
+  std::optional<JobWatch> watch_;
+  std::optional<JobWatch::Silent> silent_;  // the worker for whose silence the job ends
+  std::vector<RankView> hung_;              // where ranks were when a signal ended their waiting
   JobOutput output_;
   UniqueFd port_;
   std::vector<Worker> workers_;  // by rank
   std::vector<WorkerEnd> ends_;  // in the order of time
   Nanoseconds began_ = now();
-  std::optional<std::uint64_t> oom_kills_ = count_oom_kills();
+  const MemoryGroup memory_;
+  std::optional<Deadline> next_look_;
   Phase phase_ = Phase::Running;
   std::optional<Deadline> next_phase_;
   int interrupted_by_ = 0;   // the signal that ended the job
@@ -107,6 +121,7 @@ int Guard::run() {
   if (start_workers()) {
     while (any_alive() && phase_ != Phase::Killing && !orphaned_) {
       wait_for_events(true);
+      watch();
       advance_when_due();
     }
   }
@@ -122,14 +137,23 @@ int Guard::run() {
 
 bool Guard::start_workers() {
   JobFacts facts{.id = random_id(), .store_address = store_.address(), .terminal = output_.terminal()};
+  board_.emplace(BoardFacts{.slots = options_.workers,
+                            .world_size = options_.workers,
+                            .front = ::getppid(),
+                            .job = facts.id,
+                            .program = fmt::format("{}", fmt::join(options_.program, " "))});
+  watch_.emplace(*board_, options_.watch);
+  facts.board_address = board_->address();
   port_ = reserve_port(facts.master_port);
   WorkerProgram program{.executable = options_.executable, .arguments = options_.program, .environment = {}};
   program.signal_mask = mask_;
-  program.open_files = raise_open_files();
+  program.open_files = open_files_for(options_.workers);
+  program.inherited = board_->fd();
   for (int rank = 0; rank < options_.workers; ++rank) {
     program.environment = worker_environment(options_, facts, rank);
     StartedWorker started = start_worker(program);
     workers_.push_back({.pid = started.pid});
+    board_->started(rank, started.pid);
     output_.add_worker(std::move(started.out), std::move(started.err));
     if (started.start_error != 0) {
       start_exit_code_ = started.start_error == ENOENT ? kExitNotFound : kExitNotExecutable;
@@ -149,7 +173,8 @@ void Guard::wait_for_events(bool workers_matter) {
                              {front_.get(), POLLIN, 0},
                              {phase_ == Phase::Running ? store_.left_too_early_fd() : -1, POLLIN, 0}};
   output_.add_polled(polled);
-  int timeout_ms = -1;
+  const bool watches = workers_matter && phase_ == Phase::Running;
+  int timeout_ms = watches ? static_cast<int>(std::chrono::ceil<milliseconds>(JobWatch::kPeriod).count()) : -1;
   if (workers_matter && next_phase_) {
     const auto left = std::chrono::ceil<milliseconds>(next_phase_->left()).count();
     timeout_ms = static_cast<int>(std::clamp<std::int64_t>(left, 0, 3'600'000));
@@ -165,6 +190,24 @@ void Guard::wait_for_events(bool workers_matter) {
   if (workers_matter && output_.write_error() != 0) phase_ = Phase::Killing;
 }
 
+void Guard::watch() {
+  if (phase_ != Phase::Running) {
+    // It takes no SIGTERM, and nobody waits for it any more.
+    if (phase_ != Phase::Killing && silent_ && only_silent_left()) phase_ = Phase::Killing;
+    return;
+  }
+  if (next_look_ && !next_look_->passed()) return;
+  next_look_.emplace(JobWatch::kPeriod);
+  JobWatch::News news = watch_->look(now());
+  if (!news.stuck.empty()) output_.print(news.stuck);
+  if (!news.silent) return;
+  silent_ = std::move(news.silent);
+  const Error& cause = silent_->cause;
+  store_.fail(silent_->slot, cause.label(), cause.message());
+  board_->fail(cause);
+  leave();
+}
+
 void Guard::handle_signals() {
   signalfd_siginfo info{};
   while (::read(signals_.get(), &info, sizeof(info)) == sizeof(info)) {
@@ -172,6 +215,7 @@ void Guard::handle_signals() {
     if (signal == SIGCHLD) continue;
     if (phase_ == Phase::Running) {
       interrupted_by_ = signal;
+      if (watch_ && watch_->waits_in_vain(kHang)) hung_ = views_of(*board_, now());
       signal_workers(signal);
       leave();
     } else {
@@ -196,20 +240,21 @@ void Guard::worker_ended(int rank, int status) {
   Worker& worker = workers_[static_cast<std::size_t>(rank)];
   worker.alive = false;
   WorkerEnd end{.rank = rank, .status = status, .after = now() - began_, .stopped = worker.stopped};
+  board_->ended(rank);
+  const RankView view = view_of(*board_, rank, now());
+  end.host = board_->header().host;
+  end.pid = view.pid;
+  if (!view.operations.empty()) end.where = last_known(view);
+  if (silent_ && silent_->slot == rank) end.silence = silent_->cause;
   if (status == 0) {
     store_.left(rank);
   } else {
     const auto reports = store_.failures();
     if (const auto own = reports.find(rank); own != reports.end()) end.report = own->second;
-    if (WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL && !worker.stopped && oom_kills_) {
-      const std::optional<std::uint64_t> kills = count_oom_kills();
-      if (kills && *kills > *oom_kills_) {
-        end.out_of_memory =
-            fmt::format("out of memory (the cgroup's oom_kill rose from {} to {})", *oom_kills_, *kills);
-      }
-    }
-    store_.fail(rank, to_string(ErrorCode::PeerLost),
+    if (WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL && !worker.stopped) end.out_of_memory = memory_.evidence();
+    store_.fail(rank, label_of(fault_of(end)),
                 fmt::format("rank {} {} after {:.1f} s", rank, describe_status(status), seconds(end.after)));
+    board_->fail(failure_for_others(end));
     if (phase_ == Phase::Running) leave();
   }
   ends_.push_back(std::move(end));
@@ -244,6 +289,13 @@ void Guard::signal_workers(int signal) {
   }
 }
 
+bool Guard::only_silent_left() const {
+  for (std::size_t rank = 0; rank < workers_.size(); ++rank) {
+    if (workers_[rank].alive && static_cast<int>(rank) != silent_->slot) return false;
+  }
+  return true;
+}
+
 bool Guard::any_alive() const {
   return std::any_of(workers_.begin(), workers_.end(), [](const Worker& worker) { return worker.alive; });
 }
@@ -266,13 +318,18 @@ int Guard::conclude() {
                               interrupted_by_ == SIGINT   ? "Ctrl-C"
                               : interrupted_by_ == SIGHUP ? "SIGHUP"
                                                           : "SIGTERM"));
+    if (!hung_.empty())
+      output_.print("paceline: the last operations of each rank\n" + operations_text(hung_, 4, now()));
     return 128 + interrupted_by_;
   }
   note_early_exit();
   const WorkerEnd* first = first_cause(ends_);
   if (first == nullptr) return 0;
   output_.print(failure_text(ends_, *first, output_.last_errors(first->rank)));
-  return first->too_early ? 1 : exit_code_of(first->status);
+  const bool waited = first->report && first->report->is(ErrorCode::Timeout);
+  if (waited)
+    output_.print("  the last operations of each rank:\n" + operations_text(views_of(*board_, now()), 4, now()));
+  return exit_code_of(*first);
 }
 
 int Guard::lost_output() {

@@ -18,6 +18,7 @@ struct WorkerProgram {
   std::vector<std::string> environment;  ///< KEY=VALUE
   sigset_t signal_mask{};
   rlimit open_files{};
+  int inherited = -1;  ///< A descriptor that it gets under the same number, if not -1.
 };
 
 struct StartedWorker {

@@ -74,7 +74,7 @@ void DistributedDataParallel::State::judge_uneven() {
       return;
     case Uneven::Raise:
       comm.fail(
-          {ErrorCode::Mismatch,
+          {Fault::DataEnded,
            fmt::format("rank {} has no more data, while rank {} goes on (after {} averagings). Give all ranks the "
                        "same number of batches, or choose Uneven::GoOn or Stop",
                        ended, active, reducer.rounds() - 1),
@@ -101,7 +101,7 @@ void DistributedDataParallel::State::judge_finite() {
       fmt::format("rank {}'s gradient of parameter '{}' held NaN or infinity in step {} of model '{}'", rank,
                   parameters[bad->bad_parameter - 1].name, reducer.rounds() - 1, options.name);
   if (options.not_finite == NotFinite::Raise) {
-    comm.fail({ErrorCode::Aborted,
+    comm.fail({Fault::NotFinite,
                evidence + ". Lower the learning rate, clip gradients, or choose NotFinite::Skip or GoOn", comm.rank(),
                rank});
   }
@@ -193,7 +193,7 @@ void DistributedDataParallel::State::compare_states() {
     who = minority(hashes, ranks);
   }
   comm.fail(
-      {ErrorCode::Mismatch,
+      {Fault::ReplicasDrifted,
        fmt::format("the replicas of model '{}' have drifted apart before step {}: {} of {}. Something changes them "
                    "on some ranks only",
                    options.name, reducer.rounds() - 1, who, what),

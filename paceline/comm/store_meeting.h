@@ -1,0 +1,18 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "paceline/base/clock.h"
+
+namespace paceline {
+
+class Store;
+
+/// Each rank of a group says something to all others, under `key` in the store: `value` goes in, the values of all
+/// ranks come out, in rank order. `name` is the communicator's, for messages.
+/// Throws Timeout naming all ranks that did not come, or the job's failure.
+std::vector<std::string> meet(Store& store, const std::string& key, const std::string& name, int rank, int world_size,
+                              const std::string& value, Deadline deadline);
+
+}  // namespace paceline
