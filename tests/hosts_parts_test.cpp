@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <poll.h>
+#include <signal.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -21,6 +22,8 @@
 #include "paceline/tools/run_hello.h"
 #include "paceline/tools/run_messages.h"
 #include "paceline/tools/run_port_holder.h"
+#include "paceline/tools/run_record.h"
+#include "paceline/tools/run_roundup.h"
 #include "paceline/tools/run_shell.h"
 #include "paceline/tools/run_silence.h"
 #include "paceline/tools/run_switchboard.h"
@@ -143,6 +146,86 @@ Hello hello(int node) {
           .program_hash = "p",
           .bind = "10.0.0.2",
           .token = "t"};
+}
+
+RankView rank_at(int rank, std::uint64_t number, bool waits) {
+  OperationView last{.number = number - 1, .communicator = "world", .text = fmt::format("barrier #{}", number - 1)};
+  last.done = true;
+  OperationView in{.number = number, .communicator = "world", .text = fmt::format("barrier #{}", number)};
+  in.waits = waits;
+  in.waits_from = 70s;
+  RankView view{.rank = rank, .pid = 4711 + rank, .beats = true, .beat_age = 250ms, .step = 17};
+  if (waits) view.operations = {in, last};
+  else view.operations = {last};
+  return view;
+}
+
+TEST(Roundup, RanksComeBackFromAHostWithAnotherClock) {
+  const auto views = views_from(to_json({rank_at(3, 8, true)}, "b", 100s), 5000s);
+  ASSERT_EQ(views.size(), 1u);
+  EXPECT_EQ(views[0].rank, 3);
+  EXPECT_EQ(views[0].host, "b");
+  EXPECT_EQ(views[0].pid, 4714);
+  EXPECT_EQ(views[0].step, 17u);
+  EXPECT_EQ(views[0].beat_age, 250ms);
+  ASSERT_NE(views[0].waiting(), nullptr);
+  EXPECT_EQ(views[0].waiting()->text, "barrier #8");
+  EXPECT_EQ(views[0].waiting()->waits_from, 4970s);
+  EXPECT_EQ(views[0].last_completed()->text, "barrier #7");
+  EXPECT_THROW(views_from({{{"rank", 1}}}, 0s), nlohmann::json::exception);
+}
+
+TEST(Roundup, TellsOnceForEachOperationThatIsWaitedIn) {
+  const auto answer = [](int rank, std::uint64_t number, bool waits) {
+    return views_from(to_json({rank_at(rank, number, waits)}, fmt::format("h{}", rank), 100s), now());
+  };
+  Roundup roundup;
+  EXPECT_EQ(roundup.take(), std::nullopt);
+  ASSERT_TRUE(roundup.begin(30s, 2));
+  EXPECT_FALSE(roundup.begin(31s, 2)) << "one question at a time";
+  roundup.add(0, answer(0, 8, true));
+  roundup.add(1, answer(1, 8, false));
+  const auto text = roundup.take();
+  ASSERT_TRUE(text);
+  EXPECT_TRUE(contains(*text, "[E412 STUCK] no progress for 30 s")) << *text;
+  EXPECT_TRUE(contains(*text,
+                       "root suspect: rank 1 on h1 is at #7, user code after barrier #7, last seen 0.2 s ago, "
+                       "while rank 0 waits in #8\n"))
+      << *text;
+  ASSERT_TRUE(roundup.begin(40s, 2));
+  roundup.add(0, answer(0, 8, true));
+  roundup.add(1, answer(1, 8, false));
+  EXPECT_EQ(roundup.take(), std::nullopt) << "known";
+  ASSERT_TRUE(roundup.begin(30s, 2));
+  roundup.add(0, answer(0, 9, true));
+  roundup.add(1, answer(1, 9, true));
+  const auto all = roundup.take();
+  ASSERT_TRUE(all);
+  EXPECT_TRUE(contains(*all, "root suspect: none: ranks 0-1 wait in #9; what some have sent")) << *all;
+}
+
+TEST(Record, ASilentWorkerIsTheCauseThoughOthersEndBefore) {
+  JobRecord record;
+  record.add(Verdict{.text = "rank 3 is silent", .exit_code = 137, .rank = 3, .fault = Fault::PeerSilent});
+  record.add(Verdict{.text = "node 2 is lost", .exit_code = 69, .rank = 4, .fault = Fault::HostLost});
+  EXPECT_EQ(record.verdict({}).exit_code, 137);
+  EXPECT_TRUE(contains(record.verdict({}).text, "paceline: rank 3 is silent\n  [E203 PEER_LOST]\n"));
+  record.add(WorkerEnd{.rank = 0, .status = 1 << 8});
+  EXPECT_EQ(record.cause(), nullptr);
+  record.add(WorkerEnd{.rank = 3, .status = SIGKILL, .silence = Error(Fault::PeerSilent, "rank 3 is silent")});
+  ASSERT_NE(record.cause(), nullptr);
+  EXPECT_EQ(record.cause()->rank, 3);
+}
+
+TEST(Record, WhatCameFirstIsTheCause) {
+  JobRecord record;
+  record.add(WorkerEnd{.rank = 1, .status = 7 << 8});
+  record.add(Verdict{.text = "node 2 is lost", .exit_code = 69, .rank = 4, .fault = Fault::HostLost});
+  EXPECT_EQ(record.verdict({}).exit_code, 7);
+  JobRecord other;
+  other.add(Verdict{.text = "node 2 is lost", .exit_code = 69, .rank = 4, .fault = Fault::HostLost});
+  other.add(WorkerEnd{.rank = 1, .status = 7 << 8});
+  EXPECT_EQ(other.verdict({}).exit_code, 69);
 }
 
 TEST(Hello, ComesBack) {

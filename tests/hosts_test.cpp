@@ -388,6 +388,25 @@ TEST(HostsFailure, NodesThatAreDoneWaitForTheOthers) {
   EXPECT_EQ(job.one.wait(), 6) << job.one.err();
 }
 
+TEST(HostsFailure, WhoeverTheOthersWaitForIsNamedOnAllNodes) {
+  const TemporaryFolder folder;
+  const std::string gate = (folder.path / "gate").string();
+  // Node 1 has nobody who waits, so its own board does not show that anything is wrong.
+  const Words options{"--stuck", "1", "--env", "TEST_GATE=" + gate};
+  Job zero(run_worker(2, "RankTwoWaitsForAGate", node_zero(2, options)));
+  Job one(run_worker(1, "RankTwoWaitsForAGate", node(1, 2, rendezvous_of(zero), options)));
+  for (Job* job : {&zero, &one}) {
+    ASSERT_TRUE(job->says("while ranks 0-1 wait in #2\n")) << job->err();
+    EXPECT_TRUE(contains(job->err(), "[E412 STUCK] no progress for 1 s")) << job->err();
+    EXPECT_TRUE(contains(job->err(), "  root suspect: rank 2 on ")) << job->err();
+    EXPECT_TRUE(contains(job->err(), " is at #1, user code after barrier #1, last seen ")) << job->err();
+  }
+  folder.file("gate", "", 0600);
+  EXPECT_EQ(zero.wait(), 0) << zero.err();
+  EXPECT_EQ(one.wait(), 0) << one.err();
+  for (const Job* job : {&zero, &one}) EXPECT_EQ(count(job->err(), "STUCK"), 1u) << job->err();
+}
+
 // ---- All hosts from one terminal.
 
 /// What takes ssh's place: the command line goes to a shell on this host, in another session as sshd does it.
@@ -473,6 +492,14 @@ TEST(Worker, DISABLED_WaitsForARankThatDies) {
     std::fflush(nullptr);
     ::_exit(5);
   }
+}
+
+TEST(Worker, DISABLED_RankTwoWaitsForAGate) {
+  const Comm comm = Comm::from_env();
+  comm.barrier();
+  const bool opened = comm.rank() != 2 || eventually([] { return std::filesystem::exists(std::getenv("TEST_GATE")); });
+  ASSERT_TRUE(opened);
+  comm.barrier();
 }
 
 TEST(Worker, DISABLED_LooksForItsSecret) {

@@ -22,6 +22,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <regex>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -29,6 +30,7 @@
 #include "paceline/base/clock.h"
 #include "paceline/base/error.h"
 #include "paceline/base/unique_fd.h"
+#include "temporary_folder.h"
 
 namespace paceline {
 
@@ -218,6 +220,17 @@ class Job {
   bool reaped_ = false;
 };
 
+/// The pid that `rank` printed as "pid P".
+inline pid_t pid_printed(Job& job, int rank) {
+  const std::regex line(fmt::format("\\[rank {}\\] pid (\\d+)\n", rank));
+  std::smatch match;
+  const auto found = eventually([&] {
+    job.read_some();
+    return std::regex_search(job.out(), match, line);
+  });
+  return found ? std::stoi(match[1]) : 0;
+}
+
 inline std::vector<std::string> run_sh(int workers, const std::string& script, std::vector<std::string> options = {}) {
   std::vector<std::string> arguments{"run", "-n", std::to_string(workers)};
   arguments.insert(arguments.end(), options.begin(), options.end());
@@ -247,21 +260,5 @@ inline std::size_t count(const std::string& text, const std::string& part) {
   for (std::size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + part.size())) ++times;
   return times;
 }
-
-struct TemporaryFolder {
-  TemporaryFolder() {
-    std::string name = (std::filesystem::temp_directory_path() / "paceline-test-XXXXXX").string();
-    if (::mkdtemp(name.data()) == nullptr) throw system_error("mkdtemp", errno);
-    path = name;
-  }
-  ~TemporaryFolder() { std::filesystem::remove_all(path); }
-  std::string file(const std::string& name, const std::string& text, int mode) const {
-    const std::filesystem::path file_path = path / name;
-    std::ofstream(file_path) << text;
-    ::chmod(file_path.c_str(), static_cast<mode_t>(mode));
-    return file_path.string();
-  }
-  std::filesystem::path path;
-};
 
 }  // namespace paceline

@@ -2,11 +2,13 @@
 // what happens when a host is cut off. Fails where namespaces cannot be made.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -125,6 +127,51 @@ TEST(Namespaces, AHostThatIsCutOffIsNamedOnAllSides) {
   }
 }
 
+/// Two hosts with two workers each, of which rank 3 gets a signal: what all ranks and both launchers say of it.
+void expect_named_everywhere(int signal, const std::string& fault, const std::string& how) {
+  std::map<std::string, std::unique_ptr<Cluster>> clusters;  // by transport
+  std::map<std::string, pid_t> pids;
+  for (const char* transport : {"auto", "tcp"}) {
+    clusters[transport] =
+        std::make_unique<Cluster>(2, 2, "ReducesForever", zero_v4(), Words{"--transport", transport, "--silence", "2"});
+  }
+  for (auto& [transport, cluster] : clusters) {
+    pids[transport] = pid_printed(*cluster->nodes[1], 3);
+    ASSERT_GT(pids[transport], 0) << cluster->nodes[1]->err();
+    ::kill(pids[transport], signal);
+  }
+  for (auto& [transport, cluster] : clusters) {
+    SCOPED_TRACE(transport);
+    const std::string host = cluster->network.name(1);
+    const std::string who = fmt::format("rank 3 (host {}, pid {}) {}", host, pids[transport], how);
+    for (int node = 0; node < 2; ++node) {
+      Job& job = *cluster->nodes[static_cast<std::size_t>(node)];
+      EXPECT_EQ(job.wait(), 128 + SIGKILL) << job.err();
+      const std::string summary = fmt::format("paceline: rank 3 on node 1 (host {} at {}) failed first, after ", host,
+                                              NetworkHosts::address(1));
+      EXPECT_TRUE(contains(job.err(), summary)) << "node " << node << ": " << job.err();
+      EXPECT_TRUE(contains(job.err(), how)) << "node " << node << ": " << job.err();
+      for (const int rank : node == 0 ? std::vector{0, 1} : std::vector{2}) {
+        const std::string heard = fmt::format("[rank {0}] heard: [paceline {1}] rank {0}: {2}", rank, fault, who);
+        EXPECT_EQ(count(job.out(), heard), 1u) << "rank " << rank << ": " << job.out() << job.err();
+      }
+      EXPECT_TRUE(job.leaves_nothing());
+    }
+    const std::string err = cluster->nodes[0]->err();
+    EXPECT_TRUE(contains(err, fmt::format("  [{}] host {}, pid {}, after all_reduce #", fault, host, pids[transport])))
+        << err;
+    EXPECT_TRUE(contains(err, "  hint: ")) << err;
+  }
+}
+
+TEST(Namespaces, AWorkerThatIsKilledOnOneHostIsTheCauseOnAll) {
+  expect_named_everywhere(SIGKILL, "E201 PEER_LOST", "killed by signal 9 (SIGKILL)");
+}
+
+TEST(Namespaces, AWorkerThatIsStoppedOnOneHostIsNamedOnAll) {
+  expect_named_everywhere(SIGSTOP, "E203 PEER_LOST", "sent no heartbeat for 2");
+}
+
 TEST(Namespaces, AllHostsRunFromOneTerminal) {
   const NetworkHosts network(3);
   const TemporaryFolder folder;
@@ -159,7 +206,7 @@ TEST(Worker, DISABLED_ReducesForever) {
   const Comm comm = Comm::from_env();
   std::vector<float> data(1000, 1);
   comm.all_reduce<float>(data);
-  fmt::print("reducing\n");
+  fmt::print("reducing\npid {}\n", ::getpid());
   std::fflush(nullptr);
   try {
     while (true) {
@@ -167,7 +214,9 @@ TEST(Worker, DISABLED_ReducesForever) {
       comm.all_reduce<float>(data);
       ::usleep(5000);  // a step's computing, without the processor
     }
-  } catch (const Error&) {
+  } catch (const Error& error) {
+    fmt::print("heard: {}\n", error.what());
+    std::fflush(nullptr);
     ::_exit(3);
   }
 }

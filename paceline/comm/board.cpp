@@ -19,6 +19,8 @@ namespace {
 
 // The launcher hears of a death from the kernel, a worker of its consequence: they come at about the same time.
 constexpr Nanoseconds kLauncherTakes = std::chrono::milliseconds(60);
+// The same where it has to hear it from another host's.
+constexpr Nanoseconds kLaunchersTake = std::chrono::milliseconds(500);
 
 std::size_t bytes_for(int slots) { return sizeof(BoardHeader) + static_cast<std::size_t>(slots) * sizeof(BoardSlot); }
 
@@ -154,7 +156,7 @@ void Board::check(int rank, const std::string& what) const {
 }
 
 void Board::await_failure(int rank, const std::string& what) const {
-  const Deadline patience(kLauncherTakes);
+  const Deadline patience(header_->world_size > slots_ ? kLaunchersTake : kLauncherTakes);
   while (!failed() && !patience.passed()) {
     const timespec moment{0, 500'000};
     ::nanosleep(&moment, nullptr);

@@ -62,8 +62,10 @@ Verdict JobEnding::of_this_host(Verdict verdict) const {
 }
 
 Verdict JobEnding::verdict(const std::function<std::deque<std::string>(int)>& last_errors) {
-  const auto early = store_ != nullptr ? store_->left_too_early() : std::nullopt;
-  if (early) record_.ended_too_early(early->rank);
+  if (store_ != nullptr) {
+    if (const auto early = store_->left_too_early()) record_.ended_too_early(early->rank);
+    if (const auto told = store_->first_failure()) record_.reported_first(told->rank);
+  }
   const WorkerEnd* const cause = record_.cause();
   return record_.verdict(cause != nullptr ? last_errors(cause->rank) : std::deque<std::string>());
 }

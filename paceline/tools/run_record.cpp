@@ -15,7 +15,7 @@ void JobRecord::ended_too_early(int rank) {
 }
 
 const WorkerEnd* JobRecord::cause() const {
-  const WorkerEnd* const first = first_cause(ends_);
+  const WorkerEnd* const first = first_cause(ends_, first_to_report_);
   if (first == nullptr || !trouble_) return first;
   const bool came_before = static_cast<std::size_t>(first - ends_.data()) < before_trouble_;
   // A silent worker ends later than it is known to be silent.

@@ -21,6 +21,9 @@ class JobRecord {
   /// The rank had ended with success before it joined, and others waited for it.
   void ended_too_early(int rank);
 
+  /// The first to tell the store of a failure. It counts where all that failed only say that another one did.
+  void reported_first(int rank) { first_to_report_ = rank; }
+
   const std::vector<WorkerEnd>& ends() const { return ends_; }
   /// The end that caused the job's; nullptr if none did.
   const WorkerEnd* cause() const;
@@ -31,6 +34,7 @@ class JobRecord {
   std::vector<WorkerEnd> ends_;
   std::optional<Verdict> trouble_;
   std::size_t before_trouble_ = 0;  // how many of ends_
+  std::optional<int> first_to_report_;
 };
 
 }  // namespace paceline::tools
