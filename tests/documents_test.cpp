@@ -41,6 +41,16 @@ TEST(Documents, FilesAndLinksThatTheyNameExist) {
   }
 }
 
+TEST(Documents, EveryErrorsNumberIsExplained) {
+  const std::string header = read("paceline/base/error.h"), errors = read("docs/errors.md");
+  const std::regex fault(R"(\w+ = (\d\d\d),)");
+  int found = 0;
+  for (std::sregex_iterator match(header.begin(), header.end(), fault), end; match != end; ++match, ++found) {
+    EXPECT_NE(errors.find("| E" + (*match)[1].str() + " | "), std::string::npos) << "E" << (*match)[1];
+  }
+  EXPECT_GE(found, 15);
+}
+
 // Function names of the walkthrough stand in the file in front of them.
 TEST(Documents, TheWalkthroughNamesFunctionsThatExist) {
   const std::string text = read("docs/walkthrough.md");

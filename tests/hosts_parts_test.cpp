@@ -98,13 +98,33 @@ TEST(ControlFrames, RandomAndDamagedBytesAreCorruptOrNothing) {
 }
 
 TEST(Messages, AWorkersEndComesBack) {
-  const WorkerEnd end{.rank = 3, .status = 9, .after = 1500ms, .stopped = true, .out_of_memory = "out of memory"};
+  const WorkerEnd end{.rank = 3,
+                      .status = 9,
+                      .after = 1500ms,
+                      .stopped = true,
+                      .out_of_memory = "out of memory",
+                      .silence = Error(Fault::PeerSilent, "rank 3 is silent"),
+                      .host = "b",
+                      .pid = 4711,
+                      .where = "after barrier #1"};
   const WorkerEnd back = end_from(to_json(end));
   EXPECT_EQ(back.rank, 3);
   EXPECT_EQ(back.status, 9);
   EXPECT_EQ(back.after, 1500ms);
   EXPECT_TRUE(back.stopped);
   EXPECT_EQ(back.out_of_memory, "out of memory");
+  EXPECT_EQ(back.silence->message(), "rank 3 is silent");
+  EXPECT_EQ(back.silence->fault(), Fault::PeerSilent);
+  EXPECT_EQ(back.host, "b");
+  EXPECT_EQ(back.pid, 4711);
+  EXPECT_EQ(back.where, "after barrier #1");
+  const Verdict verdict{.text = "t", .exit_code = 69, .signal = 2, .rank = 4, .fault = Fault::ConnectionLost};
+  const Verdict told = verdict_from(to_json("leave", verdict));
+  EXPECT_EQ(told.text, "t");
+  EXPECT_EQ(told.exit_code, 69);
+  EXPECT_EQ(told.signal, 2);
+  EXPECT_EQ(told.rank, 4);
+  EXPECT_EQ(told.fault, Fault::ConnectionLost);
   const LastErrors errors{{3, {"one", "two"}}, {5, {}}};
   EXPECT_EQ(errors_from(to_json(errors)), errors);
   EXPECT_THROW(end_from({{"kind", "end"}, {"rank", "three"}}), nlohmann::json::exception);

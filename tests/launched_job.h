@@ -8,6 +8,7 @@
 #include <poll.h>
 #include <pty.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -87,6 +88,8 @@ struct Setup {
   std::map<std::string, std::string> environment = {};
   bool terminal = false;                 // stdout and stderr are a pseudo-terminal
   bool closed = false;                   // stdout and stderr are closed
+  std::string cgroup = {};               // the folder of one to start it in
+  unsigned long open_files = 0;          // its limit of them, soft and hard, if not 0
   std::vector<std::string> within = {};  // a command that becomes what its further arguments say, as nice does
 };
 
@@ -128,6 +131,9 @@ class Job {
       ::dup2(out[1], 1);
       ::dup2(setup.terminal ? out[1] : err[1], 2);
       if (setup.closed) ::close(1), ::close(2), ::close(0);
+      if (!setup.cgroup.empty()) std::ofstream(setup.cgroup + "/cgroup.procs") << ::getpid() << std::endl;
+      const rlimit files{setup.open_files, setup.open_files};
+      if (setup.open_files != 0 && ::setrlimit(RLIMIT_NOFILE, &files) != 0) ::_exit(98);
       ::execve(argv[0], argv.data(), envp.data());
       ::_exit(99);
     }

@@ -255,8 +255,7 @@ TEST_P(Schedules, WhatThereIsNotIsRefused) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Worlds, Schedules,
-                         testing::Combine(testing::Values(ThreadEngine::Messages, ThreadEngine::Tcp,
-                                                          ThreadEngine::Hosts),
+                         testing::Combine(testing::Values(ThreadEngine::Messages, ThreadEngine::Tcp),
                                           testing::Values(2, 3, 4, 5, 8)),
                          [](const auto& world) {
                            return test::engine_label(std::get<0>(world.param)) +

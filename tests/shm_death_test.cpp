@@ -26,7 +26,7 @@ void expect_death(const std::string& worker, int victim, const std::map<std::str
   for (int rank = 0; rank < kRanks; ++rank) {
     if (rank == victim) continue;
     const std::string heard =
-        fmt::format("[rank {}] heard: [paceline PEER_LOST] rank {}: rank {} (pid ", rank, rank, victim);
+        fmt::format("[rank {}] heard: [paceline E201 PEER_LOST] rank {}: rank {} (", rank, rank, victim);
     EXPECT_EQ(count(output, heard), 1u) << output;
   }
 }

@@ -30,7 +30,7 @@ class Contest(contextlib.ExitStack):
         folder = pathlib.Path(self.enter_context(tempfile.TemporaryDirectory(prefix="paceline-peers-")))
         try:
             for name, variant in variants.items():
-                self.alive[name] = Workers(name, ranks, folder)
+                self.alive[name] = Workers(name, getattr(variant, "processes", ranks), folder)
                 self.callback(self.alive[name].stop)
                 variant.start(self.alive[name], ["--channel", self.alive[name].channel, "--max-bytes", max_bytes])
             for workers in self.alive.values():

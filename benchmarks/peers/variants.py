@@ -116,10 +116,13 @@ PEERS = {
 
 
 def find(names, build):
-    """Those of PEERS that are there, by name, and why the others are not."""
-    found, missing = {}, {}
+    """Paceline and those of PEERS that are there, by name, and why the others are not. Raises Missing where Paceline
+    is."""
+    found, missing = {"paceline": Paceline(build)}, {}
     for name in names:
         try:
+            if name not in PEERS:
+                raise Missing("is timed over a network only, see --network")
             found[name] = PEERS[name](build)
         except Missing as why:
             missing[name] = str(why)

@@ -7,9 +7,22 @@
 namespace paceline {
 namespace {
 
-std::string decorate(ErrorCode code, const std::string& message, int rank) {
-  if (rank == Error::kNoRank) return fmt::format("[paceline {}] {}", to_string(code), message);
-  return fmt::format("[paceline {}] rank {}: {}", to_string(code), rank, message);
+std::string decorate(Fault fault, const std::string& message, int rank) {
+  if (rank == Error::kNoRank) return fmt::format("[paceline {}] {}", label_of(fault), message);
+  return fmt::format("[paceline {}] rank {}: {}", label_of(fault), rank, message);
+}
+
+Fault first_of(ErrorCode code) {
+  switch (code) {
+    case ErrorCode::InvalidArgument: return Fault::BadArgument;
+    case ErrorCode::PeerLost: return Fault::PeerDied;
+    case ErrorCode::Mismatch: return Fault::CallsDiffer;
+    case ErrorCode::Timeout: return Fault::WaitedTooLong;
+    case ErrorCode::Aborted: return Fault::GaveUp;
+    case ErrorCode::System: return Fault::SystemRefused;
+    case ErrorCode::Corrupt: return Fault::Damaged;
+  }
+  return Fault::SystemRefused;
 }
 
 }  // namespace
@@ -27,8 +40,25 @@ const char* to_string(ErrorCode code) {
   return "UNKNOWN";
 }
 
+ErrorCode code_of(Fault fault) {
+  switch (static_cast<int>(fault) / 100) {
+    case 1: return ErrorCode::InvalidArgument;
+    case 2: return ErrorCode::PeerLost;
+    case 3: return ErrorCode::Mismatch;
+    case 4: return ErrorCode::Timeout;
+    case 5: return ErrorCode::Aborted;
+    case 7: return ErrorCode::Corrupt;
+    default: return ErrorCode::System;
+  }
+}
+
+std::string label_of(Fault fault) { return fmt::format("E{} {}", static_cast<int>(fault), to_string(code_of(fault))); }
+
 Error::Error(ErrorCode code, const std::string& message, int rank, int peer)
-    : std::runtime_error(decorate(code, message, rank)), code_(code), rank_(rank), peer_(peer), message_(message) {}
+    : Error(first_of(code), message, rank, peer) {}
+
+Error::Error(Fault fault, const std::string& message, int rank, int peer)
+    : std::runtime_error(decorate(fault, message, rank)), fault_(fault), rank_(rank), peer_(peer), message_(message) {}
 
 Error system_error(const std::string& doing, int errno_value) {
   return Error(ErrorCode::System, fmt::format("{}: {}", doing, std::generic_category().message(errno_value)));

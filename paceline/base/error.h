@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <stdexcept>
 #include <string>
 
@@ -20,6 +21,31 @@ enum class ErrorCode {
 /// The code's name as it stands in messages, e.g. "PEER_LOST".
 const char* to_string(ErrorCode code);
 
+/// What happened, finer than the code: the number in messages, "E201", by which docs/errors.md lists them. The first
+/// one of each hundred is what an Error made with a code only has.
+enum class Fault : std::uint16_t {
+  BadArgument = 101,
+  PeerDied = 201,        ///< A signal ended its process, or it is gone for an unknown reason.
+  PeerLeft = 202,        ///< It ended its communicator while others wait for it.
+  PeerSilent = 203,      ///< Its process lives, but does not run.
+  ConnectionLost = 204,  ///< It died, or the network between.
+  NeverJoined = 205,     ///< It ended before it joined.
+  OutOfMemory = 206,     ///< The kernel killed it for want of memory.
+  PeerExited = 207,      ///< It exited with a code that is not 0, and did not say why.
+  CallsDiffer = 301,
+  ModelsDiffer = 302,
+  WaitedTooLong = 401,
+  NotAllJoined = 402,
+  GaveUp = 501,
+  SystemRefused = 601,
+  TooFewDescriptors = 602,
+  Damaged = 701,
+};
+
+ErrorCode code_of(Fault fault);
+/// As it stands in messages, e.g. "E201 PEER_LOST".
+std::string label_of(Fault fault);
+
 /// The one exception of this library. `what()` is one line: what was being done, with whom, why it failed and what the
 /// user can do.
 class Error : public std::runtime_error {
@@ -27,17 +53,20 @@ class Error : public std::runtime_error {
   static constexpr int kNoRank = -1;
 
   Error(ErrorCode code, const std::string& message, int rank = kNoRank, int peer = kNoRank);
+  Error(Fault fault, const std::string& message, int rank = kNoRank, int peer = kNoRank);
 
-  ErrorCode code() const { return code_; }
+  ErrorCode code() const { return code_of(fault_); }
+  Fault fault() const { return fault_; }
+  std::string label() const { return label_of(fault_); }
   /// The rank that raised the error, or kNoRank outside a Comm.
   int rank() const { return rank_; }
   /// The rank it is about, or kNoRank.
   int peer() const { return peer_; }
-  /// The message without the "[paceline CODE] rank r: " in front.
+  /// The message without the "[paceline E201 CODE] rank r: " in front.
   const std::string& message() const { return message_; }
 
  private:
-  ErrorCode code_;
+  Fault fault_;
   int rank_;
   int peer_;
   std::string message_;

@@ -225,21 +225,22 @@ Comm::Work Comm::start(const Operation& operation) const {
     staged = std::make_shared<StagedOperation>(*state_, reachable);
     reachable = staged->operation();
   }
-  Work work(state_.get(), state_->guarded([&] { return state_->engine->start(reachable, chosen); }));
+  const State::Started started = state_->start(reachable, chosen);
+  Work work(state_.get(), started.number, started.on_board);
   work.staged_ = std::move(staged);
   return work;
 }
 
 bool Comm::Work::test() {
   if (state_ == nullptr) return true;
-  if (!state_->guarded([&] { return state_->engine->test(number_); })) return false;
+  if (!state_->test({number_, on_board_})) return false;
   if (staged_) staged_->finish();
   return true;
 }
 
 void Comm::Work::wait() {
   if (state_ == nullptr) return;
-  state_->guarded([&] { state_->engine->wait(number_); });
+  state_->wait({number_, on_board_});
   if (staged_) staged_->finish();
 }
 
@@ -269,16 +270,21 @@ Comm Comm::split(int color, int key) const {
   child->job_rank = state_->job_rank;
   child->timeline = state_->timeline;
   child->store = state_->store;
+  child->board = state_->board;
   child->seed = state_->seed;
   child->parent = state_;
   child->make_engine = state_->make_engine;
   if (child->world_size > 1) {
-    child->engine = state_->guarded([&] { return child->make_engine(child->name, child->rank, child->world_size); });
+    state_->guarded([&] { child->join(); });
     const std::lock_guard lock(state_->family_mutex);
     std::erase_if(state_->children, [](const auto& other) { return other.expired(); });
     state_->children.push_back(child);
   }
   return Comm(std::move(child));
+}
+
+void Comm::set_step(std::uint64_t step) const {
+  if (state_->board) state_->board->set_step(step);
 }
 
 void Comm::fail(const Error& cause) const {
@@ -295,7 +301,7 @@ void Comm::abort(const std::string& reason) const noexcept {
   const Error cause(ErrorCode::Aborted, fmt::format("rank {} gave up: {}", state_->rank, reason), state_->rank,
                     state_->rank);
   state_->abort_family(cause);
-  if (state_->store) state_->store->fail(state_->job_rank, to_string(cause.code()), cause.message());
+  if (state_->store) state_->store->fail(state_->job_rank, cause.label(), cause.message());
 }
 
 }  // namespace paceline

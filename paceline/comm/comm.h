@@ -13,13 +13,16 @@
 
 namespace paceline {
 
-class Store;
+class Board;
 class StagedOperation;
+class Store;
 
 struct CommOptions {
   /// How long a wait lasts without a peer showing up before it is a Timeout. Ranks may be apart by this much: raise it
   /// where one rank works alone for long. A peer whose process dies is noticed at once, whatever stands here.
   Nanoseconds timeout = std::chrono::seconds(300);
+  /// The job board of this host, where waits learn why the job failed. Comm::from_env() sets it.
+  std::shared_ptr<const Board> board = nullptr;
 };
 
 /// A group of workers that call the same collectives in the same order, each with its rank. Cheap to copy: copies are
@@ -170,9 +173,10 @@ class Comm {
 
    private:
     friend class Comm;
-    Work(State* state, std::uint64_t number) : state_(state), number_(number) {}
+    Work(State* state, std::uint64_t number, std::uint64_t on_board)
+        : state_(state), number_(number), on_board_(on_board) {}
     State* state_ = nullptr;
-    std::uint64_t number_ = 0;
+    std::uint64_t number_ = 0, on_board_ = 0;
     std::shared_ptr<StagedOperation> staged_;
   };
 
@@ -185,6 +189,10 @@ class Comm {
   Comm split(int color, int key = 0) const;
   /// Collective. A communicator of the same ranks, whose operations are apart from this one's.
   Comm duplicate() const;
+
+  /// Tells whoever watches the job (`paceline ps`) which training step this rank is in, 1 for the first. The reducer
+  /// does it. Not collective.
+  void set_step(std::uint64_t step) const;
 
   /// Makes `cause` the communicator's failure on all ranks, unless it has one, and throws its failure.
   [[noreturn]] void fail(const Error& cause) const;

@@ -40,15 +40,57 @@ void Comm::State::let_go_of_orphans() {
 void Comm::State::tell(const Error& error) noexcept {
   if (error.code() == ErrorCode::InvalidArgument || failure_told) return;
   failure_told = true;
-  if (store) store->fail(job_rank, to_string(error.code()), error.message());
+  if (store) store->fail(job_rank, error.label(), error.message());
+}
+
+/// `sequence` is what the board calls the operation in which the action is; an exception ends it there too.
+template <class Action>
+auto Comm::State::on_board(std::uint64_t sequence, Action&& action) {
+  try {
+    return guarded(action);
+  } catch (...) {
+    if (board) board->fail(sequence);
+    throw;
+  }
+}
+
+void Comm::State::join() {
+  name_on_board = board_name(name);
+  const std::uint64_t sequence = board ? board->enter_join(name_on_board) : 0;
+  engine = on_board(sequence, [&] { return make_engine(name, rank, world_size); });
+  if (board) board->complete(sequence, BoardWriter::kFew);
 }
 
 std::uint64_t Comm::State::carry_out(const Operation& operation, Algorithm chosen) {
-  return guarded([&] {
+  const std::uint64_t sequence = board ? board->enter(operation, ++entered, name_on_board) : 0;
+  const std::uint64_t number = on_board(sequence, [&] {
     if (!orphans.empty()) let_go_of_orphans();
     if (timeline->in_step()) return carry_out_in_step(operation, chosen);
     return engine->run(operation, chosen);
   });
+  if (board) board->complete(sequence, operation.count);
+  return number;
+}
+
+Comm::State::Started Comm::State::start(const Operation& operation, Algorithm chosen) {
+  Started started{};
+  if (board) started.on_board = board->enter(operation, ++entered, name_on_board);
+  started.number = on_board(started.on_board, [&] { return engine->start(operation, chosen); });
+  if (board) board->go_on(started.on_board);
+  return started;
+}
+
+bool Comm::State::test(const Started& started) {
+  const bool done = on_board(started.on_board, [&] { return engine->test(started.number); });
+  if (done && board) board->complete(started.on_board, BoardWriter::kFew);
+  return done;
+}
+
+void Comm::State::wait(const Started& started) {
+  std::uint64_t sequence = started.on_board;
+  if (board) sequence = board->wait_for(started.on_board, started.number, name_on_board);
+  on_board(sequence, [&] { engine->wait(started.number); });
+  if (board) board->complete(sequence, BoardWriter::kFew);
 }
 
 std::uint64_t Comm::State::carry_out_in_step(const Operation& operation, Algorithm chosen) {

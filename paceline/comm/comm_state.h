@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "paceline/comm/board_writer.h"
 #include "paceline/comm/comm.h"
 #include "paceline/comm/store.h"
 
@@ -22,7 +23,10 @@ struct Comm::State {
   int world_size = 1;
   int job_rank = 0;  // in the communicator of all workers
   std::shared_ptr<Timeline> timeline = std::make_shared<Timeline>();
-  std::shared_ptr<Store> store;  // null where there is no launcher to tell of a failure
+  std::shared_ptr<Store> store;        // null where there is no launcher to tell of a failure
+  std::shared_ptr<BoardWriter> board;  // null where no launcher watches
+  BoardName name_on_board{};
+  std::uint64_t entered = 0;  // operations, as the engine numbers them
   MakeEngine make_engine;
   std::unique_ptr<Engine> engine;  // null in a world of one
   std::uint64_t child_count = 0;
@@ -45,6 +49,9 @@ struct Comm::State {
   /// why.
   ~State();
 
+  /// Makes the engine, under the name that the state has.
+  void join();
+
   /// Calls `action`; a failure is told to the launcher, once, before it goes on.
   template <class Action>
   auto guarded(Action&& action) {
@@ -62,8 +69,17 @@ struct Comm::State {
 
   /// Starts the operation, waits for it, and enters it in the timeline. Returns its number.
   std::uint64_t carry_out(const Operation& operation, Algorithm chosen);
+  /// Where an operation that was started is on the board.
+  struct Started {
+    std::uint64_t number, on_board;
+  };
+  Started start(const Operation& operation, Algorithm chosen);
+  bool test(const Started& started);
+  void wait(const Started& started);
 
  private:
+  template <class Action>
+  auto on_board(std::uint64_t sequence, Action&& action);
   std::uint64_t carry_out_in_step(const Operation& operation, Algorithm chosen);
 };
 

@@ -72,8 +72,8 @@ TcpOptions tcp_options() {
   return tcp;
 }
 
-Comm join(const std::shared_ptr<Store>& store, const std::string& name, int rank, int world_size,
-          Comm::State::MakeEngine make_engine) {
+std::shared_ptr<Comm::State> new_state(const std::shared_ptr<Store>& store, const std::string& name, int rank,
+                                       int world_size, Comm::State::MakeEngine make_engine) {
   if (world_size < 1 || rank < 0 || rank >= world_size) {
     throw Error(ErrorCode::InvalidArgument, fmt::format("there is no rank {} in a world of {}", rank, world_size));
   }
@@ -83,10 +83,41 @@ Comm join(const std::shared_ptr<Store>& store, const std::string& name, int rank
   state->world_size = world_size;
   state->store = store;
   state->make_engine = std::move(make_engine);
-  if (world_size > 1) {
-    state->engine = state->guarded([&] { return state->make_engine(name, rank, world_size); });
-  }
+  return state;
+}
+
+Comm join(std::shared_ptr<Comm::State> state) {
+  if (state->world_size > 1) state->join();
   return Comm(std::move(state));
+}
+
+Comm::State::MakeEngine shared_memory(const std::shared_ptr<Store>& store, const CommOptions& options) {
+  return [store, options](const std::string& name, int rank, int world_size) {
+    auto group = connect_shm_group(*store, name, rank, world_size, Deadline(options.timeout));
+    return std::make_unique<ShmEngine>(std::move(group), name, options.timeout, options.board);
+  };
+}
+
+Comm::State::MakeEngine over_connections(const std::shared_ptr<Store>& store, const TcpOptions& tcp,
+                                         const CommOptions& options) {
+  return [store, tcp, options](const std::string& name, int rank, int world_size) {
+    return make_tcp_engine(store, name, rank, world_size, tcp, options.timeout, options.board);
+  };
+}
+
+Comm::State::MakeEngine between_hosts(const std::shared_ptr<Store>& store, const TcpOptions& tcp,
+                                      const CommOptions& options) {
+  return [store, tcp, options](const std::string& name, int rank, int world_size) {
+    return make_hosts_engine(store, name, rank, world_size, tcp, options);
+  };
+}
+
+/// This worker's slot of the launcher's board, if there is one.
+std::shared_ptr<BoardWriter> open_board() {
+  const auto address = variable(Board::kVariable);
+  if (!address) return nullptr;
+  const int slot = whole_number("LOCAL_RANK", 0);
+  return std::make_shared<BoardWriter>(std::make_shared<Board>(*address, slot), slot);
 }
 
 }  // namespace
@@ -95,27 +126,17 @@ Comm Comm::solo() { return Comm(std::make_shared<State>()); }
 
 Comm Comm::over_shared_memory(const std::shared_ptr<Store>& store, const std::string& name, int rank, int world_size,
                               CommOptions options) {
-  return join(store, name, rank, world_size,
-              [store, options](const std::string& group_name, int group_rank, int group_size) {
-                auto group = connect_shm_group(*store, group_name, group_rank, group_size, Deadline(options.timeout));
-                return std::make_unique<ShmEngine>(std::move(group), group_name, options.timeout);
-              });
+  return join(new_state(store, name, rank, world_size, shared_memory(store, options)));
 }
 
 Comm Comm::over_tcp(const std::shared_ptr<Store>& store, const std::string& name, int rank, int world_size,
                     const TcpOptions& tcp, CommOptions options) {
-  return join(store, name, rank, world_size,
-              [store, tcp, options](const std::string& group_name, int group_rank, int group_size) {
-                return make_tcp_engine(store, group_name, group_rank, group_size, tcp, options.timeout);
-              });
+  return join(new_state(store, name, rank, world_size, over_connections(store, tcp, options)));
 }
 
 Comm Comm::over_hosts(const std::shared_ptr<Store>& store, const std::string& name, int rank, int world_size,
                       const TcpOptions& tcp, CommOptions options) {
-  return join(store, name, rank, world_size,
-              [store, tcp, options](const std::string& group_name, int group_rank, int group_size) {
-                return make_hosts_engine(store, group_name, group_rank, group_size, tcp, options.timeout);
-              });
+  return join(new_state(store, name, rank, world_size, between_hosts(store, tcp, options)));
 }
 
 Comm Comm::from_env() {
@@ -135,10 +156,15 @@ Comm Comm::from_env() {
   if (variable("PACELINE_TIMEOUT")) options.timeout = std::chrono::seconds(whole_number("PACELINE_TIMEOUT", 1));
   auto store =
       connect_store(*address, Deadline(options.timeout), address->starts_with("tcp:") ? secret() : std::nullopt);
+  auto board = open_board();
+  if (board) options.board = board->board();
   const std::string transport = one_of("PACELINE_TRANSPORT", {"auto", "shm", "tcp"});
-  Comm comm = transport == "auto"  ? over_hosts(store, "world", rank, world_size, tcp_options(), options)
-              : transport == "tcp" ? over_tcp(store, "world", rank, world_size, tcp_options(), options)
-                                   : over_shared_memory(store, "world", rank, world_size, options);
+  auto state = new_state(store, "world", rank, world_size,
+                         transport == "auto"  ? between_hosts(store, tcp_options(), options)
+                         : transport == "tcp" ? over_connections(store, tcp_options(), options)
+                                              : shared_memory(store, options));
+  state->board = std::move(board);
+  const Comm comm = join(std::move(state));
   store->set(fmt::format("joined/{}", rank), "1");  // the launcher tells workers that end before they joined
   return comm;
 }

@@ -3,9 +3,7 @@
 #include <memory>
 #include <string>
 
-#include "paceline/comm/engine.h"
-#include "paceline/comm/store.h"
-#include "paceline/comm/tcp_options.h"
+#include "paceline/comm/comm.h"
 
 namespace paceline {
 
@@ -13,6 +11,6 @@ namespace paceline {
 /// own, and both where hosts have several. Collective; the group meets in `store` under `name`. Nothing listens for TCP
 /// where all share a host. Throws as find_hosts(), connect_shm_group() and connect_tcp_group() do.
 std::unique_ptr<Engine> make_hosts_engine(const std::shared_ptr<Store>& store, const std::string& name, int rank,
-                                          int world_size, const TcpOptions& options, Nanoseconds timeout);
+                                          int world_size, const TcpOptions& tcp, const CommOptions& options);
 
 }  // namespace paceline

@@ -43,8 +43,8 @@ struct alignas(128) ChunkCounters {
 struct FailureRecord {
   enum State : std::uint32_t { kNone, kWriting, kSet };
   std::atomic<std::uint32_t> state;
-  std::int32_t code, rank, peer;
-  char message[1008];
+  std::int32_t fault, rank, peer;
+  char message[2032];
 };
 
 struct RankControl {

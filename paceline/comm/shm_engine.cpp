@@ -76,10 +76,10 @@ struct ShmEngine::Memory {
   std::vector<Kept> kept;
 };
 
-ShmEngine::ShmEngine(ShmGroup group, std::string name, Nanoseconds timeout)
+ShmEngine::ShmEngine(ShmGroup group, std::string name, Nanoseconds timeout, std::shared_ptr<const Board> board)
     : group_(std::move(group)),
       view_(group_),
-      sync_(group_, std::move(name), timeout),
+      sync_(group_, std::move(name), timeout, std::move(board)),
       one_shot_(view_),
       direct_(view_),
       memory_(std::make_shared<Memory>(group_.segments[group_.rank], group_.rank)) {}

@@ -16,8 +16,8 @@ namespace paceline {
 /// whichever call first finds that all ranks have entered it, be it the start of a later one.
 class ShmEngine final : public Engine {
  public:
-  /// `name` is the communicator's, for messages. `timeout` as CommOptions has it.
-  ShmEngine(ShmGroup group, std::string name, Nanoseconds timeout);
+  /// `name` is the communicator's, for messages. `timeout` and `board` as CommOptions has them.
+  ShmEngine(ShmGroup group, std::string name, Nanoseconds timeout, std::shared_ptr<const Board> board = nullptr);
   ~ShmEngine() override;
 
   const char* name() const override { return "shm"; }

@@ -36,12 +36,13 @@ bool is_oversubscribed(const std::vector<RankControl*>& controls) {
 
 }  // namespace
 
-ShmSync::ShmSync(const ShmGroup& group, std::string name, Nanoseconds timeout)
+ShmSync::ShmSync(const ShmGroup& group, std::string name, Nanoseconds timeout, std::shared_ptr<const Board> board)
     : group_(group),
       rank_(group.rank),
       controls_(controls_of(group)),
       name_(std::move(name)),
       timeout_(timeout),
+      board_(std::move(board)),
       oversubscribed_(is_oversubscribed(controls_)),
       own_(*controls_[rank_]) {}
 
@@ -79,7 +80,18 @@ void ShmSync::sleep(std::uint32_t bell) { futex_wait(own_.doorbell, bell, kLookU
 
 void ShmSync::get_up() { own_.sleeping.store(0, std::memory_order_seq_cst); }
 
+// The launcher knows more of a peer's end than its peers do, and is about as fast; it is also waited for.
+void ShmSync::hear_of_job(const std::string& what, bool wait) {
+  try {
+    if (wait) board_->await_failure(rank_, what);
+    else board_->check(rank_, what);
+  } catch (const Error& error) {
+    fail_and_throw(error);
+  }
+}
+
 void ShmSync::look_around(Stage stage, std::uint64_t number, Patience& patience) {
+  if (board_ && board_->failed()) hear_of_job(describe_own(number), false);
   for (int peer = 0; peer < world_size(); ++peer) {
     const bool left = controls_[peer]->left.load(std::memory_order_acquire) != 0;
     if (!left && !has_died(group_.links[peer])) continue;
@@ -87,13 +99,14 @@ void ShmSync::look_around(Stage stage, std::uint64_t number, Patience& patience)
     const auto what = describe_own(number);
     if (left) {
       fail_and_throw(
-          {ErrorCode::PeerLost,
+          {Fault::PeerLeft,
            fmt::format("rank {} ended its communicator '{}' after {}, while rank {} waits for it in {}; do all "
                        "ranks run the same number of steps?",
                        peer, name_, where_is(peer), rank_, what),
            rank_, peer});
     }
-    fail_and_throw({ErrorCode::PeerLost,
+    if (board_) hear_of_job(what, true);
+    fail_and_throw({Fault::PeerDied,
                     fmt::format("rank {} (pid {}) died after {}; rank {} saw it in {}. Its own output or the "
                                 "launcher's summary says why",
                                 peer, controls_[peer]->pid, where_is(peer), rank_, what),
@@ -127,7 +140,7 @@ std::string ShmSync::where_is(int rank) const {
 void ShmSync::throw_failure() const {
   const FailureRecord& record = controls_[0]->failure;
   if (record.state.load(std::memory_order_acquire) != FailureRecord::kSet) return;
-  throw Error(static_cast<ErrorCode>(record.code), record.message, rank_,
+  throw Error(static_cast<Fault>(record.fault), record.message, rank_,
               record.peer != rank_ ? record.peer : record.rank);
 }
 
@@ -140,7 +153,7 @@ void ShmSync::fail(const Error& cause) noexcept {
     while (record.state.load(std::memory_order_acquire) != FailureRecord::kSet && !patience.passed()) sched_yield();
     return;
   }
-  record.code = static_cast<std::int32_t>(cause.code());
+  record.fault = static_cast<std::int32_t>(cause.fault());
   record.rank = cause.rank();
   record.peer = cause.peer();
   const std::size_t length = std::min(cause.message().size(), sizeof record.message - 1);

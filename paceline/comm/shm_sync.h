@@ -4,10 +4,12 @@
 #include <sched.h>
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "paceline/base/error.h"
+#include "paceline/comm/board.h"
 #include "paceline/comm/shm_group.h"
 
 namespace paceline {
@@ -16,13 +18,14 @@ namespace paceline {
 ///
 /// A rank publishes an operation's slot when it enters it and counts up `finished` when it has done its share. Waiting:
 /// a short spin (yielding the processor where ranks outnumber the processors they may use), then sleep on this rank's
-/// doorbell, which others ring. Sleepers look up 50 times a second for a peer that died and for the deadline.
+/// doorbell, which others ring. Sleepers look up 50 times a second for a peer that died, for the job's failure, and for
+/// the deadline.
 class ShmSync {
  public:
   /// What a wait is for; tells which ranks are late when it lasts.
   enum class Stage { Arrival, Finish };
 
-  ShmSync(const ShmGroup& group, std::string name, Nanoseconds timeout);
+  ShmSync(const ShmGroup& group, std::string name, Nanoseconds timeout, std::shared_ptr<const Board> board = nullptr);
 
   /// The slot of `number` must be filled in. Wakes those that sleep.
   void publish_arrival(std::uint64_t number) {
@@ -100,6 +103,7 @@ class ShmSync {
   std::uint32_t lie_down();
   void sleep(std::uint32_t bell);
   void get_up();
+  void hear_of_job(const std::string& what, bool wait);
   void look_around(Stage stage, std::uint64_t number, Patience& patience);
   bool is_late(int peer, Stage stage, std::uint64_t number) const {
     if (stage == Stage::Finish) return controls_[peer]->finished.load(std::memory_order_seq_cst) < number;
@@ -115,6 +119,7 @@ class ShmSync {
   const std::vector<RankControl*> controls_;
   const std::string name_;
   const Nanoseconds timeout_;
+  const std::shared_ptr<const Board> board_;
   const bool oversubscribed_;
   RankControl& own_;
   std::uint64_t known_arrived_ = 0, known_finished_ = 0;  // everyone is at least there

@@ -2,10 +2,20 @@
 
 #include <fmt/format.h>
 
+#include <charconv>
+
 namespace paceline {
 
+Fault StoreFailure::fault() const {
+  int number = 0;
+  const bool numbered = code.starts_with('E') &&
+                        std::from_chars(code.data() + 1, code.data() + code.size(), number).ec == std::errc() &&
+                        number > 100 && number < 800;
+  return numbered ? static_cast<Fault>(number) : Fault::PeerDied;
+}
+
 Error to_error(const StoreFailure& first) {
-  const ErrorCode code = first.code == to_string(ErrorCode::PeerLost) ? ErrorCode::PeerLost : ErrorCode::Aborted;
+  const ErrorCode code = first.is(ErrorCode::PeerLost) ? ErrorCode::PeerLost : ErrorCode::Aborted;
   return Error(code, fmt::format("{} (the job's first failure: {} of rank {})", first.message, first.code, first.rank),
                Error::kNoRank, first.rank);
 }

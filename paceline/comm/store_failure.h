@@ -11,11 +11,14 @@ namespace paceline {
 /// What Store::fail() was told.
 struct StoreFailure {
   int rank;
-  std::string code;  ///< An error's name, e.g. "TIMEOUT".
+  std::string code;  ///< An error's label, e.g. "E401 TIMEOUT".
   std::string message;
 
   /// The rank only says that another one failed: it is not the cause.
-  bool secondary() const { return code == "PEER_LOST" || code == "ABORTED"; }
+  bool secondary() const { return is(ErrorCode::PeerLost) || is(ErrorCode::Aborted); }
+  /// What the label's number says; PeerDied if it has none.
+  Fault fault() const;
+  bool is(ErrorCode what) const { return code.ends_with(to_string(what)); }
 };
 
 /// What a rank throws that hears of the job's first failure: PeerLost if a process was lost, else Aborted.

@@ -23,7 +23,7 @@ std::vector<std::string> meet(Store& store, const std::string& key, const std::s
     }
   }
   if (missing.empty()) return values;
-  throw Error(ErrorCode::Timeout,
+  throw Error(Fault::NotAllJoined,
               fmt::format("joining '{}': rank {} of {} did not come within the time limit; were all workers started, "
                           "and do all of them create this communicator?",
                           name, fmt::join(missing, ", "), world_size),

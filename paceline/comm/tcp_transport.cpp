@@ -18,11 +18,11 @@
 namespace paceline {
 namespace {
 
-constexpr Nanoseconds kLookUp = std::chrono::milliseconds(100);
+constexpr Nanoseconds kLookUp = std::chrono::milliseconds(20);
 constexpr Nanoseconds kPatience = std::chrono::seconds(2);  // for a cause that another rank is about to write
 
 std::string encode(const Error& error) {
-  return fmt::format("{} {} {} {}", static_cast<int>(error.code()), error.rank(), error.peer(), error.message());
+  return fmt::format("{} {} {} {}", static_cast<int>(error.fault()), error.rank(), error.peer(), error.message());
 }
 
 /// What encode() made, as an error of `rank`.
@@ -35,14 +35,16 @@ Error decode(const std::string& text, int rank) {
     if (at != end) ++at;
   }
   const int raised_by = numbers[1], about = numbers[2];
-  return Error(static_cast<ErrorCode>(numbers[0]), std::string(at, end), rank, about != rank ? about : raised_by);
+  return Error(static_cast<Fault>(numbers[0]), std::string(at, end), rank, about != rank ? about : raised_by);
 }
 
 }  // namespace
 
-TcpTransport::TcpTransport(TcpGroup group, std::shared_ptr<Store> store, std::string name)
+TcpTransport::TcpTransport(TcpGroup group, std::shared_ptr<Store> store, std::string name,
+                           std::shared_ptr<const Board> board)
     : group_(std::move(group)),
       store_(std::move(store)),
+      board_(std::move(board)),
       name_(std::move(name)),
       oversubscribed_(group_.ranks_here > usable_cpus()),
       links_(group_.sockets.size()),
@@ -160,11 +162,12 @@ void TcpTransport::until_done(const Patience& patience, Move&& move) {
       continue;
     }
     if (failed_.load(std::memory_order_acquire)) check();
+    if (board_ && board_->failed()) board_->check(rank(), describe_own());
     const Nanoseconds nap = std::clamp(patience.timeout - waited, Nanoseconds(1), kLookUp);
     const timespec at_most{0, static_cast<long>(nap.count())};
     ::ppoll(polled_.data(), polled_.size(), &at_most, nullptr);
     // A look-up that took long is this rank's own absence (a suspended job), not a peer's.
-    waited += std::min(now() - std::exchange(looked, now()), 2 * kLookUp);
+    waited += std::min(now() - std::exchange(looked, now()), 5 * kLookUp);
     if (waited >= patience.timeout) time_out(patience.timeout);
   }
 }
@@ -176,15 +179,16 @@ void TcpTransport::pause() const {
 
 void TcpTransport::lost(int peer) {
   if (failed_.load(std::memory_order_acquire)) check();
-  const std::string what = describe(entered_[static_cast<std::size_t>(rank())].signature);
+  const std::string what = describe_own();
   if (link(peer).has_left()) {
-    throw Error(ErrorCode::PeerLost,
+    throw Error(Fault::PeerLeft,
                 fmt::format("rank {} ended its communicator '{}' after {}, while rank {} waits for it in {}; do all "
                             "ranks run the same number of steps?",
                             peer, name_, where_is(peer), rank(), what),
                 rank(), peer);
   }
-  throw Error(ErrorCode::PeerLost,
+  if (board_) board_->await_failure(rank(), what);
+  throw Error(Fault::ConnectionLost,
               fmt::format("rank {} (pid {} at {}) died or its connection broke after {}; rank {} saw it in {}. Its own "
                           "output or the launcher's summary says why",
                           peer, group_.pids[static_cast<std::size_t>(peer)],
@@ -199,8 +203,7 @@ void TcpTransport::time_out(Nanoseconds timeout) {
   throw Error(ErrorCode::Timeout,
               fmt::format("rank {} waited {:.0f} s in {} for rank {}, which is at {}. If rank {} is only slow, raise "
                           "PACELINE_TIMEOUT (seconds)",
-                          rank(), seconds(timeout), describe(entered_[static_cast<std::size_t>(rank())].signature),
-                          peer, where_is(peer), peer),
+                          rank(), seconds(timeout), describe_own(), peer, where_is(peer), peer),
               rank(), peer);
 }
 
@@ -208,6 +211,10 @@ std::string TcpTransport::where_is(int peer) const {
   if (peer < 0) return "no operation";
   const Signature& last = entered_[static_cast<std::size_t>(peer)].signature;
   return last.number == 0 ? "no operation yet" : describe(last);
+}
+
+std::string TcpTransport::describe_own() const {
+  return describe(entered_[static_cast<std::size_t>(rank())].signature);
 }
 
 void TcpTransport::fail(const Error& cause) noexcept {
@@ -233,12 +240,17 @@ Error TcpTransport::agree_on_first(const Error& cause) const {
       return decode(store_->get(key + "first", Deadline(Nanoseconds(0))), rank());
     } catch (const Error&) {
     }
+    try {
+      if (board_) board_->check(rank(), describe_own());  // the launcher knows more than who wrote to the store first
+    } catch (const Error& as_the_launcher_has_it) {
+      return as_the_launcher_has_it;
+    }
     const bool is_consequence = cause.code() == ErrorCode::PeerLost;
     if (is_consequence && (of_the_job.code() == ErrorCode::PeerLost || of_the_job.code() == ErrorCode::Aborted)) {
-      return Error(of_the_job.code(), of_the_job.message(), rank(), of_the_job.peer());
+      return Error(of_the_job.fault(), of_the_job.message(), rank(), of_the_job.peer());
     }
   }
-  return Error(cause.code(), cause.message(), rank(), cause.peer() != rank() ? cause.peer() : cause.rank());
+  return Error(cause.fault(), cause.message(), rank(), cause.peer() != rank() ? cause.peer() : cause.rank());
 }
 
 void TcpTransport::check() const {

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "paceline/comm/board.h"
 #include "paceline/comm/tcp_group.h"
 #include "paceline/comm/tcp_link.h"
 
@@ -29,8 +30,9 @@ struct TcpLinkInfo {
 /// them ended and read the cause there. Where nobody wrote one, a process or a network is gone.
 class TcpTransport final : public Transport {
  public:
-  /// `name` is the communicator's.
-  TcpTransport(TcpGroup group, std::shared_ptr<Store> store, std::string name);
+  /// `name` is the communicator's, `board` as CommOptions has it.
+  TcpTransport(TcpGroup group, std::shared_ptr<Store> store, std::string name,
+               std::shared_ptr<const Board> board = nullptr);
 
   const char* name() const override { return "tcp"; }
   int rank() const override { return group_.rank; }
@@ -67,9 +69,11 @@ class TcpTransport final : public Transport {
   [[noreturn]] void time_out(Nanoseconds timeout);
   Error agree_on_first(const Error& cause) const;
   std::string where_is(int peer) const;
+  std::string describe_own() const;
 
   TcpGroup group_;
   const std::shared_ptr<Store> store_;
+  const std::shared_ptr<const Board> board_;
   const std::string name_;
   const bool oversubscribed_;
   std::vector<TcpLink> links_;   // by rank

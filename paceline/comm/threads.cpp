@@ -76,7 +76,8 @@ class ThreadWorld {
                                  static_cast<int>(map.hosts[static_cast<std::size_t>(host)].size()));
       hosts = std::make_unique<HostGroup>(HostGroup{std::move(map), std::move(memory)});
     }
-    return make_tcp_engine(store_, name, rank, world_size, options_.tcp, options_.comm.timeout, std::move(hosts));
+    return make_tcp_engine(store_, name, rank, world_size, options_.tcp, options_.comm.timeout, nullptr,
+                           std::move(hosts));
   }
 
   /// Kept until all ranks have asked for it; from then on they keep it themselves.

@@ -62,6 +62,7 @@ void Reducer::begin(const RoundCall& call) {
   call_ = call;
   prologues_ = {};
   epilogues_ = {};
+  comm_.set_step(round_ + 1);
   next_bucket_ = 0;
   gradient_hash_ = 0;
   std::fill(ready_.begin(), ready_.end(), 0);

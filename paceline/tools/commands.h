@@ -14,7 +14,7 @@ inline constexpr int kExitUsage = 64;
 inline constexpr int kExitUnavailable = 69;  ///< A host could not be reached, or was lost.
 inline constexpr int kExitInternal = 70;
 inline constexpr int kExitOutput = 74;
-inline constexpr int kExitMismatch = 78;  ///< Hosts that do not belong together.
+inline constexpr int kExitMismatch = 78;  ///< Ranks, models or hosts that do not belong together.
 inline constexpr int kExitNotExecutable = 126;
 inline constexpr int kExitNotFound = 127;
 
@@ -31,5 +31,6 @@ struct Invocation {
 // A new subcommand is a file with such a function, a line here and a line in main().
 void add_run_command(CLI::App& app, Invocation& invocation);
 void add_bench_command(CLI::App& app, Invocation& invocation);
+void add_ps_command(CLI::App& app, Invocation& invocation);
 
 }  // namespace paceline::tools

@@ -19,6 +19,7 @@ constexpr const char* kFooter =
     "Try:\n"
     "  paceline run -n 4 -- ./my_program     start four workers of a program on this machine\n"
     "  paceline bench all_reduce -n 4        how fast four workers reduce, and how near the limit that is\n"
+    "  paceline ps                           the jobs that are running: where each rank is, what it waits for\n"
     "  paceline COMMAND --help               what a command does, with examples\n";
 
 }  // namespace
@@ -42,6 +43,7 @@ int main(int argc, char** argv) {
   app.require_subcommand(1);
   add_run_command(app, invocation);
   add_bench_command(app, invocation);
+  add_ps_command(app, invocation);
   try {
     const std::string first = arguments.empty() ? "" : arguments.back();
     const auto is_first = [&](const CLI::App* command) { return command->check_name(first); };

@@ -41,20 +41,28 @@ constexpr const char* kHelp =
     "      The same from one terminal, by ssh; eight workers on node1. paceline is at the same place on both.\n"
     "\n"
     "Each worker finds RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, GROUP_RANK, GROUP_WORLD_SIZE, MASTER_ADDR,\n"
-    "MASTER_PORT, PACELINE_STORE, PACELINE_JOB and PACELINE_PROGRESS in its environment, and /dev/null as its input.\n"
+    "MASTER_PORT, PACELINE_STORE, PACELINE_BOARD, PACELINE_JOB and PACELINE_PROGRESS in its environment, and "
+    "/dev/null\n"
+    "as its input.\n"
     "\n"
     "When a worker fails, the others get --grace seconds to end by themselves, then SIGTERM and 5 s later SIGKILL.\n"
+    "So it is when a worker is silent: it lives, but sends no heartbeat for --silence seconds. A slow worker, even if\n"
+    "it computes for an hour, is no failure; after --stuck seconds of waiting for it, a table shows where all ranks "
+    "are,\n"
+    "as `paceline ps` does at any time.\n"
     "The end of the output says which rank failed first and how, and the exit code is that worker's (128 + signal\n"
     "if a signal killed it). Ctrl-C goes to all workers once; a second one kills them. No process is left behind.\n"
     "Over several hosts all launchers end together, with the same code.\n"
-    "Other exit codes: 64 bad use, 69 a host missing or lost, 74 output not writable, 78 hosts that do not belong\n"
-    "together, 126 program not executable, 127 program not found, 130 Ctrl-C, 141 the reader of the output went away,\n"
+    "Other exit codes: 64 bad use, 69 a host missing or lost, 70 the launcher itself failed, 74 output not writable,\n"
+    "78 ranks disagreed (MISMATCH) or hosts do not belong together, 126 program not executable, 127 program not "
+    "found,\n"
+    "130 Ctrl-C, 141 the reader of the output went away,\n"
     "143 SIGTERM.\n";
 
 /// What the options were before they were checked.
 struct Arguments {
   std::string workers, threads, timeout, run_dir, transport;
-  std::string grace = "2";
+  std::string grace = "2", silence = "4", stuck = "30";
   std::vector<std::string> environment;
   NodeArguments nodes;
   bool no_tag = false;
@@ -69,6 +77,8 @@ class RunFormatter final : public CLI::Formatter {
 };
 
 double seconds_from_zero(const std::string& option, const std::string& text);
+std::chrono::milliseconds milliseconds_from_zero(const std::string& option, const std::string& text);
+std::chrono::milliseconds checked_silence(const std::string& text);
 std::string checked_variable(const std::string& text);
 std::string checked_transport(const std::string& text);
 std::vector<std::string> program_of(const CLI::App& command, const Invocation& invocation);
@@ -87,7 +97,9 @@ RunOptions options_of(const CLI::App& command, const Invocation& invocation, con
   options.program = program_of(command, invocation);
   options.tag = !arguments.no_tag;
   options.keep_freed_memory = !arguments.return_memory;
-  options.grace = std::chrono::milliseconds(std::llround(seconds_from_zero("--grace", arguments.grace) * 1000));
+  options.grace = milliseconds_from_zero("--grace", arguments.grace);
+  options.watch.silence = checked_silence(arguments.silence);
+  options.watch.stuck = milliseconds_from_zero("--stuck", arguments.stuck);
   if (!arguments.timeout.empty()) {
     options.timeout_s = whole_number("--timeout", arguments.timeout, 1, 1'000'000);
   }
@@ -126,6 +138,14 @@ void add_run_command(CLI::App& app, Invocation& invocation) {
       ->type_name("SECONDS");
   command->add_option("--grace", arguments->grace, "After a failure: how long the others get to end by themselves (2)")
       ->type_name("SECONDS");
+  command
+      ->add_option("--silence", arguments->silence,
+                   "How long a worker may live without a heartbeat (4), e.g. stopped by SIGSTOP; 0: forever")
+      ->type_name("SECONDS");
+  command
+      ->add_option("--stuck", arguments->stuck,
+                   "When ranks wait in an operation for as long, say where all are (30); 0: never")
+      ->type_name("SECONDS");
   command->add_option("--env", arguments->environment, "A variable for the workers; may be given more than once")
       ->type_name("KEY=VALUE")
       ->expected(1)
@@ -160,6 +180,17 @@ void add_run_command(CLI::App& app, Invocation& invocation) {
 }
 
 namespace {
+
+std::chrono::milliseconds milliseconds_from_zero(const std::string& option, const std::string& text) {
+  return std::chrono::milliseconds(std::llround(seconds_from_zero(option, text) * 1000));
+}
+
+// Less, and a heartbeat that is late for want of a processor would be a death.
+std::chrono::milliseconds checked_silence(const std::string& text) {
+  const auto silence = milliseconds_from_zero("--silence", text);
+  if (silence.count() == 0 || silence >= std::chrono::seconds(1)) return silence;
+  throw CLI::ValidationError("--silence", fmt::format("takes 0, or at least 1 second, not \"{}\"", text));
+}
 
 double seconds_from_zero(const std::string& option, const std::string& text) {
   double value = 0;

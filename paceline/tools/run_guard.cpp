@@ -1,6 +1,7 @@
 #include "paceline/tools/run_guard.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <poll.h>
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
@@ -24,7 +25,9 @@
 #include "paceline/base/clock.h"
 #include "paceline/base/error.h"
 #include "paceline/base/unique_fd.h"
+#include "paceline/comm/board.h"
 #include "paceline/comm/store_server.h"
+#include "paceline/tools/board_view.h"
 #include "paceline/tools/commands.h"
 #include "paceline/tools/run_environment.h"
 #include "paceline/tools/run_memory.h"
@@ -35,6 +38,8 @@
 #include "paceline/tools/run_report.h"
 #include "paceline/tools/run_resources.h"
 #include "paceline/tools/run_signals.h"
+#include "paceline/tools/run_verdict.h"
+#include "paceline/tools/run_watch.h"
 #include "paceline/tools/run_worker.h"
 
 namespace paceline::tools {
@@ -44,6 +49,8 @@ using std::chrono::milliseconds;
 
 // Between SIGTERM and SIGKILL.
 constexpr std::chrono::seconds kTermTime{5};
+// A signal that ends a wait of this length is taken for the end of a hang.
+constexpr std::chrono::seconds kHang{5};
 
 class Guard {
  public:
@@ -79,9 +86,9 @@ class Guard {
   void hear_others();
   void wait_for_others();
   JobFacts facts();
-  WorkerProgram program() const;
   bool start_workers();
   void wait_for_events(bool workers_matter);
+  void watch();
   void handle_signals();
   void interrupt(int signal, const std::string& how);
   void reap();
@@ -94,6 +101,7 @@ class Guard {
   void signal_workers(int signal);
   bool any_alive() const;
   void stop_workers();
+  bool only_silent_left() const;
   void end_everything();
   std::deque<std::string> last_errors(int rank) const;
   int conclude();
@@ -108,13 +116,18 @@ class Guard {
   bool orphaned_;
   const UniqueFd signals_;
   const sigset_t mask_;
+  std::optional<Board> board_;
+  std::optional<JobWatch> watch_;
+  std::optional<JobWatch::Silent> silent_;  // the worker for whose silence the job ends
+  std::vector<RankView> hung_;              // where ranks were when a signal ended their waiting
   JobOutput output_;
   UniqueFd port_;
   RemoteLaunchers remotes_;
   std::vector<Worker> workers_;  // by local rank
   std::vector<WorkerEnd> ends_;  // in the order of time; on node 0, all nodes'
   Nanoseconds began_ = now();
-  std::optional<std::uint64_t> oom_kills_ = count_oom_kills();
+  const MemoryGroup memory_;
+  std::optional<Deadline> next_look_;
   Phase phase_ = Phase::Running;
   std::optional<Deadline> next_phase_;
   std::string interrupted_how_;
@@ -133,6 +146,7 @@ int Guard::run() {
   if (meet_others() && start_workers()) {
     while (any_alive() && phase_ != Phase::Killing && !orphaned_) {
       wait_for_events(true);
+      watch();
       advance_when_due();
     }
   }
@@ -160,7 +174,7 @@ bool Guard::meet_others() {
   if (!nodes_) return true;
   const auto meeting = [&] { return phase_ == Phase::Running && !orphaned_ && output_.write_error() == 0; };
   hear_others();
-  remotes_.start(*options_.nodes, nodes_->rendezvous(), program(), output_);
+  remotes_.start(*options_.nodes, nodes_->rendezvous(), mask_, output_);
   while (!nodes_->placement() && meeting()) wait_for_events(true);
   began_ = now();
   return nodes_->placement().has_value() && meeting();
@@ -175,7 +189,10 @@ void Guard::hear_others() {
   trouble_ = *verdict;
   trouble_after_ = ends_.size();
   if (store_ != nullptr && verdict->rank >= 0) {
-    store_->fail(verdict->rank, to_string(ErrorCode::PeerLost), verdict->text);
+    store_->fail(verdict->rank, label_of(verdict->fault), verdict->text);
+  }
+  if (board_ && verdict->signal == 0) {
+    board_->fail(Error(verdict->fault, verdict->text, Error::kNoRank, verdict->rank));
   }
   if (phase_ == Phase::Running && verdict->signal != 0) return interrupt(verdict->signal, verdict->text);
   if (store_ != nullptr) announce(*verdict);
@@ -220,20 +237,25 @@ JobFacts Guard::facts() {
   return facts;
 }
 
-WorkerProgram Guard::program() const {
-  WorkerProgram program{.executable = options_.executable, .arguments = options_.program, .environment = {}};
-  program.signal_mask = mask_;
-  program.open_files = raise_open_files();
-  return program;
-}
-
 bool Guard::start_workers() {
-  const JobFacts job = facts();
-  WorkerProgram worker = program();
+  JobFacts job = facts();
+  board_.emplace(BoardFacts{.slots = options_.workers,
+                            .world_size = job.world_size,
+                            .first_rank = job.first_rank,
+                            .front = ::getppid(),
+                            .job = job.id,
+                            .program = fmt::format("{}", fmt::join(options_.program, " "))});
+  watch_.emplace(*board_, options_.watch);
+  job.board_address = board_->address();
+  WorkerProgram worker{.executable = options_.executable, .arguments = options_.program, .environment = {}};
+  worker.signal_mask = mask_;
+  worker.open_files = open_files_for(job.world_size);
+  worker.inherited = board_->fd();
   for (int local_rank = 0; local_rank < options_.workers; ++local_rank) {
     worker.environment = worker_environment(options_, job, local_rank);
     StartedWorker started = start_worker(worker);
     workers_.push_back({.pid = started.pid});
+    board_->started(local_rank, started.pid);
     output_.add_worker(std::move(started.out), std::move(started.err), job.first_rank);
     if (started.start_error != 0) {
       start_exit_code_ = started.start_error == ENOENT ? kExitNotFound : kExitNotExecutable;
@@ -258,7 +280,8 @@ void Guard::wait_for_events(bool workers_matter) {
       {nodes_ ? nodes_->fd() : -1, POLLIN, 0},
       {input_open_ ? STDIN_FILENO : -1, POLLIN, 0}};
   output_.add_polled(polled);
-  Nanoseconds nap = std::chrono::hours(1);
+  const bool watches = workers_matter && phase_ == Phase::Running && watch_;
+  Nanoseconds nap = watches ? JobWatch::kPeriod : std::chrono::hours(1);
   if (nodes_) nap = std::min(nap, nodes_->due().value_or(nap));
   if (workers_matter && next_phase_) nap = std::min(nap, next_phase_->left());
   // Its end is a child's, but the time that it gets is not polled for.
@@ -286,6 +309,26 @@ void Guard::wait_for_events(bool workers_matter) {
   if (workers_matter && output_.write_error() != 0) phase_ = Phase::Killing;
 }
 
+void Guard::watch() {
+  if (phase_ != Phase::Running) {
+    // It takes no SIGTERM, and nobody waits for it any more.
+    if (phase_ != Phase::Killing && silent_ && only_silent_left()) phase_ = Phase::Killing;
+    return;
+  }
+  if (next_look_ && !next_look_->passed()) return;
+  next_look_.emplace(JobWatch::kPeriod);
+  JobWatch::News news = watch_->look(now());
+  if (!news.stuck.empty()) output_.print(news.stuck);
+  if (!news.silent) return;
+  silent_ = std::move(news.silent);
+  const Error& cause = silent_->cause;
+  const int rank = silent_->slot + (nodes_ ? nodes_->placement()->first_rank : 0);
+  if (store_ != nullptr) store_->fail(rank, cause.label(), cause.message());
+  board_->fail(cause);
+  announce({.text = cause.message(), .exit_code = 128 + SIGKILL, .rank = rank, .fault = cause.fault()});
+  leave();
+}
+
 void Guard::handle_signals() {
   signalfd_siginfo info{};
   while (::read(signals_.get(), &info, sizeof(info)) == sizeof(info)) {
@@ -306,6 +349,7 @@ void Guard::interrupt(int signal, const std::string& how) {
   }
   interrupted_by_ = signal;
   interrupted_how_ = how;
+  if (watch_ && watch_->waits_in_vain(kHang)) hung_ = views_of(*board_, now());
   if (nodes_ && !trouble_ && nodes_->placement()) interrupted_how_ += " on " + nodes_->placement()->who;
   if (store_ != nullptr || !trouble_) announce({.text = interrupted_how_, .exit_code = 128 + signal, .signal = signal});
   signal_workers(signal);
@@ -330,16 +374,18 @@ void Guard::reap() {
 void Guard::worker_ended(std::size_t index, int status) {
   Worker& worker = workers_[index];
   worker.alive = false;
-  WorkerEnd end{.rank = static_cast<int>(index), .status = status, .after = now() - began_, .stopped = worker.stopped};
-  if (WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL && !worker.stopped && oom_kills_) {
-    const std::optional<std::uint64_t> kills = count_oom_kills();
-    if (kills && *kills > *oom_kills_) {
-      end.out_of_memory = fmt::format("out of memory (the cgroup's oom_kill rose from {} to {})", *oom_kills_, *kills);
-    }
-  }
+  const int slot = static_cast<int>(index);
+  WorkerEnd end{.rank = slot, .status = status, .after = now() - began_, .stopped = worker.stopped};
+  board_->ended(slot);
+  const RankView view = view_of(*board_, slot, now());
+  end.host = board_->header().host;
+  end.pid = view.pid;
+  if (!view.operations.empty()) end.where = last_known(view);
+  if (silent_ && silent_->slot == slot) end.silence = silent_->cause;
+  if (WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL && !worker.stopped) end.out_of_memory = memory_.evidence();
   if (nodes_) {
     end.rank += nodes_->placement()->first_rank;
-    end.where = nodes_->placement()->who;
+    end.node = nodes_->placement()->who;
     nodes_->worker_ended(end);
   }
   record(std::move(end));
@@ -348,13 +394,16 @@ void Guard::worker_ended(std::size_t index, int status) {
 void Guard::record(WorkerEnd end) {
   if (store_ != nullptr && end.status == 0) store_->left(end.rank);
   if (end.status != 0) {
-    const std::string how =
-        fmt::format("rank {} {} after {:.1f} s", end.rank, describe_status(end.status), seconds(end.after));
     if (store_ != nullptr) {
       const auto reports = store_->failures();
       if (const auto own = reports.find(end.rank); own != reports.end()) end.report = own->second;
-      store_->fail(end.rank, to_string(ErrorCode::PeerLost), how);
-      announce({.text = end.where.empty() ? how : how + " on " + end.where, .exit_code = exit_code_of(end.status)});
+      store_->fail(end.rank, label_of(fault_of(end)),
+                   fmt::format("rank {} {} after {:.1f} s", end.rank, describe_status(end.status), seconds(end.after)));
+    }
+    const Error cause = failure_for_others(end);
+    if (board_) board_->fail(cause);
+    if (store_ != nullptr) {
+      announce({.text = cause.message(), .exit_code = exit_code_of(end), .rank = end.rank, .fault = cause.fault()});
     }
     if (phase_ == Phase::Running) leave();
   }
@@ -392,6 +441,13 @@ void Guard::signal_workers(int signal) {
   for (const Worker& worker : workers_) {
     if (worker.alive) ::kill(-worker.pid, signal);
   }
+}
+
+bool Guard::only_silent_left() const {
+  for (std::size_t rank = 0; rank < workers_.size(); ++rank) {
+    if (workers_[rank].alive && static_cast<int>(rank) != silent_->slot) return false;
+  }
+  return true;
 }
 
 bool Guard::any_alive() const {
@@ -449,19 +505,25 @@ Verdict Guard::judge() {
     return {.text = "paceline: " + lost.text, .exit_code = lost.exit_code};
   }
   if (interrupted_by_ != 0) {
-    return {.text = "paceline: " + interrupted_how_, .exit_code = 128 + interrupted_by_, .signal = interrupted_by_};
+    std::string text = "paceline: " + interrupted_how_;
+    if (!hung_.empty()) text += "\npaceline: the last operations of each rank\n" + operations_text(hung_, 4, now());
+    return {.text = text, .exit_code = 128 + interrupted_by_, .signal = interrupted_by_};
   }
   note_early_exit();
   const WorkerEnd* first = first_cause(ends_);
   const auto before_trouble = [&] {
-    return static_cast<std::size_t>(first - ends_.data()) < trouble_after_ && !only_saw_another_fail(*first);
+    const bool earlier = static_cast<std::size_t>(first - ends_.data()) < trouble_after_;
+    return first->silence || (earlier && !only_saw_another_fail(*first));
   };
   if (trouble_ && (first == nullptr || !before_trouble())) {
     return {.text = trouble_text(ends_, trouble_->text), .exit_code = trouble_->exit_code};
   }
   if (first == nullptr) return {};
-  return {.text = failure_text(ends_, *first, last_errors(first->rank)),
-          .exit_code = first->too_early ? 1 : exit_code_of(first->status)};
+  std::string text = failure_text(ends_, *first, last_errors(first->rank));
+  if (first->report && first->report->is(ErrorCode::Timeout)) {
+    text += "  the last operations of each rank:\n" + operations_text(views_of(*board_, now()), 4, now());
+  }
+  return {.text = text, .exit_code = exit_code_of(*first)};
 }
 
 Verdict Guard::lost_output() const {

@@ -8,9 +8,16 @@
 namespace paceline::tools {
 
 nlohmann::json to_json(const WorkerEnd& end) {
-  return {{"kind", "end"},          {"rank", end.rank},
-          {"status", end.status},   {"after", seconds(end.after)},
-          {"stopped", end.stopped}, {"out_of_memory", end.out_of_memory}};
+  return {{"kind", "end"},
+          {"rank", end.rank},
+          {"status", end.status},
+          {"after", seconds(end.after)},
+          {"stopped", end.stopped},
+          {"out_of_memory", end.out_of_memory},
+          {"silence", end.silence ? end.silence->message() : ""},
+          {"host", end.host},
+          {"pid", end.pid},
+          {"where", end.where}};
 }
 
 WorkerEnd end_from(const nlohmann::json& message) {
@@ -21,17 +28,29 @@ WorkerEnd end_from(const nlohmann::json& message) {
       std::chrono::duration<double>(std::clamp(message.at("after").get<double>(), 0.0, 1e9)));
   end.stopped = message.at("stopped").get<bool>();
   end.out_of_memory = message.at("out_of_memory").get<std::string>();
+  const auto silence = message.at("silence").get<std::string>();
+  if (!silence.empty()) end.silence = Error(Fault::PeerSilent, silence, Error::kNoRank, end.rank);
+  end.host = message.at("host").get<std::string>();
+  end.pid = message.at("pid").get<pid_t>();
+  end.where = message.at("where").get<std::string>();
   return end;
 }
 
 nlohmann::json to_json(const char* kind, const Verdict& verdict) {
-  return {{"kind", kind}, {"text", verdict.text}, {"code", verdict.exit_code}, {"signal", verdict.signal}};
+  return {{"kind", kind},
+          {"text", verdict.text},
+          {"code", verdict.exit_code},
+          {"signal", verdict.signal},
+          {"rank", verdict.rank},
+          {"fault", label_of(verdict.fault)}};
 }
 
 Verdict verdict_from(const nlohmann::json& message) {
   return {.text = message.at("text").get<std::string>(),
           .exit_code = message.at("code").get<int>(),
-          .signal = std::clamp(message.at("signal").get<int>(), 0, 64)};
+          .signal = std::clamp(message.at("signal").get<int>(), 0, 64),
+          .rank = message.at("rank").get<int>(),
+          .fault = StoreFailure{0, message.at("fault").get<std::string>(), ""}.fault()};
 }
 
 nlohmann::json to_json(const LastErrors& errors) {

@@ -246,7 +246,7 @@ void NodeZero::hear(Node& node, const nlohmann::json& message) {
     if (end.rank < node.first_rank || end.rank >= node.first_rank + node.hello.workers) {
       return lose(node.line, fmt::format("it speaks of rank {}, which is not its own", end.rank));
     }
-    end.where = node.who();
+    end.node = node.who();
     ends_.push_back(std::move(end));
   } else if (kind == "leave") {
     if (!verdict_) verdict_ = verdict_from(message);
@@ -269,7 +269,9 @@ void NodeZero::lose(int line, const std::string& why) {
   if (node->finished) return;
   const std::string text = fmt::format("{} is lost: {}", node->who(), why);
   if (verdict_) lines_.push_back("paceline: " + text);
-  else verdict_ = Verdict{.text = text, .exit_code = kExitUnavailable, .rank = node->first_rank};
+  else
+    verdict_ =
+        Verdict{.text = text, .exit_code = kExitUnavailable, .rank = node->first_rank, .fault = Fault::ConnectionLost};
 }
 
 void NodeZero::begin() {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "paceline/base/clock.h"
+#include "paceline/base/error.h"
 #include "paceline/comm/secret.h"
 #include "paceline/comm/store_server.h"
 #include "paceline/tools/run_options.h"
@@ -32,8 +33,9 @@ struct Placement {
 struct Verdict {
   std::string text;
   int exit_code = 0;
-  int signal = 0;  ///< If a signal to a launcher is the reason.
-  int rank = -1;   ///< If a host was lost: the first of its ranks.
+  int signal = 0;               ///< If a signal to a launcher is the reason.
+  int rank = Error::kNoRank;    ///< The one that failed, or the first one of a host that was lost.
+  Fault fault = Fault::GaveUp;  ///< What workers are told that it is.
 };
 
 /// The last lines of stderr, by rank.

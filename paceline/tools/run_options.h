@@ -7,6 +7,7 @@
 
 #include "paceline/comm/secret.h"
 #include "paceline/comm/tcp_address.h"
+#include "paceline/tools/run_watch.h"
 
 namespace paceline::tools {
 
@@ -43,6 +44,7 @@ struct RunOptions {
   bool tag = true;                   ///< Put "[rank R] " in front of each line.
   /// After the first failure: how long the others get to end by themselves.
   std::chrono::milliseconds grace{2000};
+  WatchOptions watch;                     ///< When a worker is silent, and when the job is stuck.
   std::optional<int> timeout_s;           ///< PACELINE_TIMEOUT.
   std::optional<std::string> transport;   ///< PACELINE_TRANSPORT.
   std::optional<int> threads_per_worker;  ///< Overrides the environment when given.

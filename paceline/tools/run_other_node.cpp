@@ -166,7 +166,10 @@ void OtherNode::lose_zero(const std::string& why) {
   if (!placement_ && !verdict_) return look_for_zero();
   line_ = -1;
   if (!verdict_) {
-    verdict_ = Verdict{.text = fmt::format("{} is lost: {}", zero_, why), .exit_code = kExitUnavailable};
+    verdict_ = Verdict{.text = fmt::format("{} is lost: {}", zero_, why),
+                       .exit_code = kExitUnavailable,
+                       .rank = 0,
+                       .fault = Fault::ConnectionLost};
   }
 }
 

@@ -28,15 +28,8 @@ namespace {
 
 constexpr std::chrono::seconds kPatience{10};
 
-struct Process {
-  pid_t pid, parent;
-  char state;
-  unsigned long long started;  // with the pid, this names a process for good
-};
-
 std::vector<Process> living_descendants();
 std::vector<Process> all_processes();
-std::optional<Process> read_process(pid_t pid);
 void kill_process(const Process& process);
 
 }  // namespace
@@ -59,6 +52,25 @@ std::vector<pid_t> end_descendants(const std::function<void(pid_t, int)>& on_rea
     }
     ::poll(nullptr, 0, 1);
   }
+}
+
+std::optional<Process> read_process(pid_t pid) {
+  const UniqueFd file(::open(fmt::format("/proc/{}/stat", pid).c_str(), O_RDONLY | O_CLOEXEC));
+  if (!file) return std::nullopt;  // it ended meanwhile
+  char text[1024];
+  const ssize_t length = ::read(file.get(), text, sizeof(text) - 1);
+  if (length <= 0) return std::nullopt;
+  text[length] = '\0';
+  // The name, in parentheses, may hold anything; fields are counted from its end. Field 3 is the state, 22 the start.
+  const std::size_t name_end = std::string_view(text).rfind(')');
+  if (name_end == std::string_view::npos) return std::nullopt;
+  Process process{pid, 0, '?', 0};
+  if (std::sscanf(text + name_end + 1,
+                  " %c %d %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %llu", &process.state,
+                  &process.parent, &process.started) != 3) {
+    return std::nullopt;
+  }
+  return process;
 }
 
 namespace {
@@ -92,25 +104,6 @@ std::vector<Process> all_processes() {
     if (const auto process = read_process(pid)) all.push_back(*process);
   }
   return all;
-}
-
-std::optional<Process> read_process(pid_t pid) {
-  const UniqueFd file(::open(fmt::format("/proc/{}/stat", pid).c_str(), O_RDONLY | O_CLOEXEC));
-  if (!file) return std::nullopt;  // it ended meanwhile
-  char text[1024];
-  const ssize_t length = ::read(file.get(), text, sizeof(text) - 1);
-  if (length <= 0) return std::nullopt;
-  text[length] = '\0';
-  // The name, in parentheses, may hold anything; fields are counted from its end. Field 3 is the state, 22 the start.
-  const std::size_t name_end = std::string_view(text).rfind(')');
-  if (name_end == std::string_view::npos) return std::nullopt;
-  Process process{pid, 0, '?', 0};
-  if (std::sscanf(text + name_end + 1,
-                  " %c %d %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %llu", &process.state,
-                  &process.parent, &process.started) != 3) {
-    return std::nullopt;
-  }
-  return process;
 }
 
 void kill_process(const Process& process) {

@@ -7,12 +7,15 @@
 #include <algorithm>
 #include <utility>
 
+#include "paceline/tools/commands.h"
+#include "paceline/tools/rank_list.h"
+#include "paceline/tools/run_verdict.h"
+
 namespace paceline::tools {
 namespace {
 
 std::string describe(const WorkerEnd& end);
 std::string secondary_line(const std::vector<WorkerEnd>& ends, const WorkerEnd* first);
-std::string join_ranks(std::vector<int> ranks);
 
 }  // namespace
 
@@ -24,6 +27,12 @@ std::string describe_status(int status) {
   return fmt::format("killed by signal {}{}{}", signal, text, WCOREDUMP(status) ? ", core dumped" : "");
 }
 
+int exit_code_of(const WorkerEnd& cause) {
+  if (cause.too_early) return 1;
+  if (cause.report && cause.report->is(ErrorCode::Mismatch)) return kExitMismatch;
+  return exit_code_of(cause.status);
+}
+
 int exit_code_of(int status) { return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status); }
 
 const WorkerEnd* first_cause(const std::vector<WorkerEnd>& ends) {
@@ -31,7 +40,9 @@ const WorkerEnd* first_cause(const std::vector<WorkerEnd>& ends) {
     const auto found = std::find_if(ends.begin(), ends.end(), counts);
     return found == ends.end() ? nullptr : &*found;
   };
-  const WorkerEnd* cause = first(
+  const WorkerEnd* cause = first([](const WorkerEnd& end) { return end.silence.has_value(); });
+  if (cause != nullptr) return cause;
+  cause = first(
       [](const WorkerEnd& end) { return end.failed() && !end.stopped && !(end.report && end.report->secondary()); });
   if (cause == nullptr) cause = first([](const WorkerEnd& end) { return end.failed() && !end.stopped; });
   if (cause == nullptr) cause = first([](const WorkerEnd& end) { return end.failed(); });
@@ -46,9 +57,11 @@ std::string trouble_text(const std::vector<WorkerEnd>& ends, const std::string& 
 
 std::string failure_text(const std::vector<WorkerEnd>& ends, const WorkerEnd& first,
                          const std::deque<std::string>& last_errors) {
-  std::string text =
-      fmt::format("paceline: rank {}{} failed first, after {:.1f} s: {}\n", first.rank,
-                  first.where.empty() ? "" : " on " + first.where, seconds(first.after), describe(first));
+  std::string text = fmt::format("paceline: rank {}{} failed first, after {:.1f} s: {}\n", first.rank,
+                                 first.node.empty() ? "" : " on " + first.node, seconds(first.after), describe(first));
+  text += fmt::format("  [{}] host {}, pid {}{}{}\n", label_of(fault_of(first)), first.host, first.pid,
+                      first.where.empty() ? "" : ", ", first.where);
+  if (const std::string hint = hint_for(first); !hint.empty()) text += fmt::format("  hint: {}\n", hint);
   if (first.report && first.report->rank == first.rank) {
     text += fmt::format("  it reported [{}] {}\n", first.report->code, first.report->message);
   }
@@ -63,6 +76,7 @@ namespace {
 
 std::string describe(const WorkerEnd& end) {
   if (end.too_early) return "exited with code 0 before it joined the job, and the others waited for it";
+  if (end.silence) return end.silence->message();
   if (!end.out_of_memory.empty()) return fmt::format("{}: {}", describe_status(end.status), end.out_of_memory);
   return describe_status(end.status);
 }
@@ -88,19 +102,6 @@ std::string secondary_line(const std::vector<WorkerEnd>& ends, const WorkerEnd* 
     text += fmt::format("{} {}", join_ranks(ranks), how);
   }
   return text + "\n";
-}
-
-std::string join_ranks(std::vector<int> ranks) {
-  std::sort(ranks.begin(), ranks.end());
-  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
-  for (std::size_t i = 0; i < ranks.size();) {
-    std::size_t last = i;
-    while (last + 1 < ranks.size() && ranks[last + 1] == ranks[last] + 1) ++last;
-    if (i > 0) text += ", ";
-    text += last == i ? fmt::format("{}", ranks[i]) : fmt::format("{}-{}", ranks[i], ranks[last]);
-    i = last + 1;
-  }
-  return text;
 }
 
 }  // namespace

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <sys/types.h>
+
 #include <deque>
 #include <optional>
 #include <string>
@@ -20,18 +22,25 @@ struct WorkerEnd {
   bool too_early = false;                   ///< With success, but before it joined, and others waited for it.
   std::optional<StoreFailure> report = {};  ///< What it had said itself.
   std::string out_of_memory = {};           ///< The evidence, if that is why it was killed.
-  std::string where = {};                   ///< In a job over several hosts: "node 1 (host b at 10.0.0.2)".
+  std::optional<Error> silence = {};        ///< It lived, but sent no heartbeat; the launcher ended it for that.
+  std::string host = {};
+  pid_t pid = 0;
+  std::string where = {};  ///< "after all_reduce #41 (...), step 17"; empty if it did not use the library.
+  std::string node = {};   ///< In a job over several hosts: "node 1 (host b at 10.0.0.2)".
 
-  bool failed() const { return status != 0 || too_early; }
+  bool failed() const { return status != 0 || too_early || silence; }
 };
 
 /// "killed by signal 9 (SIGKILL)" or "exited with code 3".
 std::string describe_status(int status);
+/// That of a job that failed for this cause: its worker's, but kExitMismatch where ranks disagreed.
+int exit_code_of(const WorkerEnd& cause);
 /// As a shell gives it: 128 + signal for a killed process.
 int exit_code_of(int status);
 
-/// The end that caused the others: the first failure of a worker that was not stopped and did not itself say that it
-/// only saw another fail. `ends` is in the order of time. nullptr when none failed.
+/// The end that caused the others: that of a worker that was ended for its silence, else the first failure of a worker
+/// that was not stopped and did not itself say that it only saw another fail. `ends` is in the order of time. nullptr
+/// when none failed.
 const WorkerEnd* first_cause(const std::vector<WorkerEnd>& ends);
 
 /// Whether it was stopped, or said itself that another one failed.

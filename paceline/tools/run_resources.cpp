@@ -6,6 +6,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdint>
 
@@ -39,12 +40,23 @@ std::string random_id() {
   return fmt::format("{:016x}", value);
 }
 
-rlimit raise_open_files() {
+rlimit open_files_for(int workers) {
+  // Here two pipes and a connection or two a worker; in a worker three for each peer of a communicator, and room for
+  // the program's own and for a second communicator.
+  const auto count = static_cast<rlim_t>(workers);
+  const rlim_t launcher = 32 + 4 * count, worker = 32 + 6 * count, needed = std::max(launcher, worker);
   rlimit before{};
   if (::getrlimit(RLIMIT_NOFILE, &before) != 0) throw system_error("cannot read the limit of open files", errno);
+  if (before.rlim_max < needed) {
+    throw Error(
+        Fault::TooFewDescriptors,
+        fmt::format("{} workers need {} open files each, but the limit is {}: raise it with `ulimit -Hn {}`, in "
+                    "/etc/security/limits.conf, or in the container's settings",
+                    workers, needed, before.rlim_max, needed));
+  }
   const rlimit raised{before.rlim_max, before.rlim_max};
   if (::setrlimit(RLIMIT_NOFILE, &raised) != 0) throw system_error("cannot raise the limit of open files", errno);
-  return before;
+  return {std::max(before.rlim_cur, worker), before.rlim_max};
 }
 
 }  // namespace paceline::tools

@@ -21,7 +21,8 @@ UniqueFd reserve_port(const SocketAddress& address, int& port);
 
 std::string random_id();
 
-/// A job needs several descriptors a worker. Returns the limit from before, which workers get.
-rlimit raise_open_files();
+/// Raises this process's limit of open files as far as it goes, and returns the one for workers: theirs from before, or
+/// more where it is too low for as many peers. Throws System, with the number needed, where that may not be had.
+rlimit open_files_for(int workers);
 
 }  // namespace paceline::tools

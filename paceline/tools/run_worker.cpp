@@ -81,6 +81,7 @@ void become_worker(const ChildPlan& plan) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (::getppid() != plan.parent) ::_exit(1);  // the parent died before the line above
   ::setrlimit(RLIMIT_NOFILE, &plan.program.open_files);
+  if (plan.program.inherited >= 0) ::fcntl(plan.program.inherited, F_SETFD, 0);
   if (::dup2(plan.in, 0) == 0 && ::dup2(plan.out, 1) == 1 && ::dup2(plan.err, 2) == 2) {
     ::sigprocmask(SIG_SETMASK, &plan.program.signal_mask, nullptr);
     ::execve(plan.executable, plan.arguments, plan.environment);

@@ -19,6 +19,7 @@ struct WorkerProgram {
   int input = -1;                        ///< Its standard input; /dev/null where there is none.
   sigset_t signal_mask{};
   rlimit open_files{};
+  int inherited = -1;  ///< A descriptor that it gets under the same number, if not -1.
 };
 
 struct StartedWorker {

@@ -69,7 +69,7 @@ void require_same_replica(const Comm& comm, const Replica& replica, const std::s
   const auto peer = static_cast<int>(other - hashes.begin());
   const auto texts = comm.gather(own);
   const auto [first, theirs] = first_difference(texts[0], texts[peer]);
-  comm.fail({ErrorCode::Mismatch,
+  comm.fail({Fault::ModelsDiffer,
              fmt::format("model '{}' differs between ranks: rank 0 (signature {:016x}) has {} where rank {} (signature "
                          "{:016x}) has {}. Build the same module, with the same options, on all ranks",
                          model, static_cast<std::uint64_t>(hashes[0]), first, peer,

@@ -1,0 +1,72 @@
+#include "paceline/comm/board_writer.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <system_error>
+#include <utility>
+
+#include "paceline/base/clock.h"
+
+namespace paceline {
+
+BoardName board_name(std::string_view name) {
+  BoardName words{};
+  std::memcpy(words.data(), name.data(), std::min(name.size(), sizeof words - 1));
+  return words;
+}
+
+BoardWriter::BoardWriter(std::shared_ptr<Board> board, int slot)
+    : board_(std::move(board)), slot_(board_->slot(slot)), last_(0) {
+  // Goes on behind what an earlier communicator of this process has left.
+  for (const BoardOperation& operation : slot_.operations) last_ = std::max(last_.load(), operation.sequence.load());
+  slot_.pid = ::getpid();
+  slot_.beat_at = now().count();
+  // The program's signals belong to its own threads.
+  sigset_t all, before;
+  sigfillset(&all);
+  ::pthread_sigmask(SIG_SETMASK, &all, &before);
+  try {
+    thread_ = std::thread([this] { beat(); });
+  } catch (const std::system_error& error) {
+    ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    throw system_error("cannot start the heartbeat's thread", error.code().value());
+  }
+  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  slot_.users.fetch_add(1);
+}
+
+BoardWriter::~BoardWriter() {
+  if (::getpid() != pid_) {  // a fork: the thread and the slot are its parent's
+    thread_.detach();
+    return;
+  }
+  slot_.users.fetch_sub(1);
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  stop_.notify_all();
+  thread_.join();
+}
+
+std::uint64_t BoardWriter::wait_for(std::uint64_t sequence, std::uint64_t number, const BoardName& communicator) {
+  if (entry(sequence).sequence.load(std::memory_order_relaxed) != sequence) {
+    return put(BoardOperation::kUnknown, 0, number, communicator, "");
+  }
+  set(sequence, &BoardOperation::waits_from, clock());
+  return sequence;
+}
+
+void BoardWriter::beat() {
+  ::pthread_setname_np(::pthread_self(), "paceline-beat");
+  std::unique_lock lock(mutex_);
+  do {
+    slot_.beat_at.store(now().count(), std::memory_order_relaxed);
+    slot_.heartbeat.fetch_add(1, std::memory_order_release);
+  } while (!stop_.wait_for(lock, kBeat, [&] { return stopping_; }));
+}
+
+}  // namespace paceline

@@ -1,0 +1,430 @@
+// The job board: what workers write there, what is read from it whatever they write, and what the watch makes of it.
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <fstream>
+#include <memory>
+#include <random>
+#include <string>
+
+#include "paceline/comm/board_writer.h"
+#include "paceline/tools/board_view.h"
+#include "paceline/tools/ps_jobs.h"
+#include "paceline/tools/run_memory.h"
+#include "paceline/tools/run_watch.h"
+#include "tests/launched_job.h"
+#include "tests/world.h"
+
+namespace paceline::tools {
+namespace {
+
+using namespace std::chrono_literals;
+
+std::shared_ptr<Board> new_board(int slots = 2) {
+  return std::make_shared<Board>(
+      BoardFacts{.slots = slots, .world_size = slots, .first_rank = 0, .front = 1, .job = "job", .program = "program"});
+}
+
+Operation sum_of(std::size_t count) {
+  return {.kind = Collective::AllReduce, .dtype = Dtype::Float32, .reduce = ReduceOp::Sum, .count = count};
+}
+
+const BoardName kWorld = board_name("world");
+
+// ---- What a worker writes.
+
+TEST(Board, ShowsWhatAWorkerWaitsInAndWhatItCompleted) {
+  const auto board = new_board();
+  BoardWriter writer(board, 1);
+  EXPECT_EQ(whereabouts(view_of(*board, 1, now()), now()), "user code, before its first operation");
+  const auto first = writer.enter(sum_of(100'000), 1, kWorld);
+  RankView view = view_of(*board, 1, now());
+  EXPECT_EQ(view.rank, 1);
+  EXPECT_EQ(view.pid, ::getpid());
+  ASSERT_NE(view.waiting(), nullptr);
+  EXPECT_EQ(view.waiting()->text, "all_reduce #1 (float32 x 100000, sum)");
+  EXPECT_EQ(whereabouts(view, now()), "in all_reduce #1 (float32 x 100000, sum) since 0.0 s");
+  writer.complete(first, 100'000);
+  writer.set_step(17);
+  view = view_of(*board, 1, now());
+  EXPECT_EQ(view.waiting(), nullptr);
+  EXPECT_EQ(last_known(view), "after all_reduce #1 (float32 x 100000, sum), step 17");
+  EXPECT_TRUE(view.operations.front().timed);
+  writer.fail(writer.enter({.kind = Collective::Barrier}, 2, kWorld));
+  view = view_of(*board, 1, now());
+  EXPECT_TRUE(view.operations.front().failed);
+  EXPECT_EQ(view.waiting(), nullptr);
+  EXPECT_TRUE(view_of(*board, 0, now()).operations.empty());
+}
+
+TEST(Board, AStartedOperationIsWaitedInOnlyWhileTheWorkerDoes) {
+  const auto board = new_board();
+  BoardWriter writer(board, 0);
+  const auto child = board_name("world/0.0");
+  const auto started = writer.enter(sum_of(8), 3, child);
+  writer.go_on(started);
+  EXPECT_EQ(view_of(*board, 0, now()).waiting(), nullptr);
+  EXPECT_EQ(writer.wait_for(started, 3, child), started);
+  const RankView view = view_of(*board, 0, now());
+  ASSERT_NE(view.waiting(), nullptr);
+  EXPECT_EQ(view.waiting()->text, "all_reduce #3 (float32 x 8, sum) of 'world/0.0'");
+  writer.complete(started, 8);
+  EXPECT_EQ(view_of(*board, 0, now()).waiting(), nullptr);
+  // Long ago: the board has forgotten it, and shows the wait all the same.
+  for (std::uint64_t number = 4; number < 40; ++number) writer.go_on(writer.enter(sum_of(8), number, child));
+  EXPECT_GT(writer.wait_for(started, 3, child), started);
+  EXPECT_EQ(view_of(*board, 0, now()).waiting()->text, "operation #3 of 'world/0.0'");
+}
+
+TEST(Board, KeepsTheLastSixteenOperations) {
+  const auto board = new_board();
+  BoardWriter writer(board, 0);
+  for (std::uint64_t number = 1; number <= 100; ++number) writer.complete(writer.enter(sum_of(1), number, kWorld), 1);
+  const RankView view = view_of(*board, 0, now());
+  ASSERT_EQ(view.operations.size(), 16u);
+  for (std::size_t i = 0; i < 16; ++i) EXPECT_EQ(view.operations[i].number, 100 - i);
+}
+
+TEST(Board, AHeartbeatComesFromAThreadThatEndsWithTheWriter) {
+  const auto board = new_board();
+  {
+    BoardWriter writer(board, 0);
+    EXPECT_TRUE(view_of(*board, 0, now()).beats);
+    const std::uint64_t before = view_of(*board, 0, now()).heartbeat;
+    EXPECT_TRUE(eventually([&] { return view_of(*board, 0, now()).heartbeat >= before + 2; }));
+  }
+  EXPECT_FALSE(view_of(*board, 0, now()).beats);
+  BoardWriter again(board, 0);
+  EXPECT_EQ(again.enter(sum_of(1), 1, kWorld), 1u);
+}
+
+// ---- Workers that die or write nonsense.
+
+TEST(Board, CanBeReadWhateverAWorkerWroteThere) {
+  const std::uint64_t seed = test::seed();
+  SCOPED_TRACE(fmt::format("PACELINE_TEST_SEED={}", seed));
+  std::mt19937_64 random(seed);
+  const auto board = new_board();
+  JobWatch watch(*board, {.silence = 2s, .stuck = 2s});
+  auto* const bytes = reinterpret_cast<std::uint64_t*>(&board->slot(0));
+  for (int round = 0; round < 2000; ++round) {
+    for (std::size_t i = 0; i < sizeof(BoardSlot) / 8; ++i) {
+      // Random words, and such as come near to sense.
+      bytes[i] = round % 2 == 0 ? random() : random() % 20 << (random() % 2 * 8);
+    }
+    const Nanoseconds at = now();
+    const RankView view = view_of(*board, 0, at);
+    EXPECT_LE(view.operations.size(), 16u);
+    for (const OperationView& one : view.operations) {
+      EXPECT_LT(one.text.size(), 200u);
+      EXPECT_TRUE(std::all_of(one.text.begin(), one.text.end(), [](char c) { return c >= ' ' && c <= '~'; }));
+      EXPECT_LE(one.entered, at);
+    }
+    EXPECT_GE(view.beat_age, 0ns);
+    EXPECT_FALSE(rank_table({view}, at).empty());
+    EXPECT_FALSE(operations_text({view}, 16, at).empty());
+    watch.look(at + round * 250ms);
+  }
+}
+
+TEST(Board, IsReadableWheneverTheWriterIsKilled) {
+  const std::uint64_t seed = test::seed();
+  SCOPED_TRACE(fmt::format("PACELINE_TEST_SEED={}", seed));
+  std::mt19937_64 random(seed);
+  for (int kill_number = 0; kill_number < 30; ++kill_number) {
+    const auto board = new_board();
+    const pid_t child = ::fork();
+    if (child == 0) {
+      BoardWriter writer(board, 0);
+      for (std::uint64_t number = 1;; ++number) writer.complete(writer.enter(sum_of(number), number, kWorld), 1);
+    }
+    ASSERT_TRUE(eventually([&] { return view_of(*board, 0, now()).operations.size() >= 15; }));
+    std::uint64_t last = 0;
+    for (auto looks = random() % 3000; looks > 0; --looks) {
+      const RankView view = view_of(*board, 0, now());
+      for (const OperationView& one : view.operations) {
+        // Not half of one and half of another.
+        ASSERT_EQ(one.text, fmt::format("all_reduce #{} (float32 x {}, sum)", one.number, one.number));
+      }
+      if (view.operations.empty()) continue;
+      ASSERT_GE(view.operations.front().sequence, last);
+      last = view.operations.front().sequence;
+    }
+    ::kill(child, SIGKILL);
+    ::waitpid(child, nullptr, 0);
+    EXPECT_GE(view_of(*board, 0, now()).operations.size(), 15u);
+  }
+}
+
+int status_of_child(const std::function<void()>& body) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    try {
+      body();
+    } catch (const std::exception&) {
+      ::_exit(2);
+    }
+    ::_exit(0);
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  return status;
+}
+
+TEST(Board, AWorkerCanWriteToItsOwnSlotOnly) {
+  const auto board = new_board();
+  const std::string address = board->address();
+  const auto writes = [&](auto&& where) {
+    return status_of_child([&] {
+      const Board own(address, 1);
+      where(own)->store(7);
+    });
+  };
+  EXPECT_EQ(writes([](const Board& own) { return &own.slot(1).pid; }), 0);
+  EXPECT_EQ(board->slot(1).pid, 7);
+  const int other = writes([](const Board& own) { return &own.slot(0).pid; });
+  EXPECT_TRUE(WIFSIGNALED(other) && WTERMSIG(other) == SIGSEGV) << other;
+  const int header =
+      writes([](const Board& own) { return const_cast<std::atomic<std::uint32_t>*>(&own.header().failure.set); });
+  EXPECT_TRUE(WIFSIGNALED(header) && WTERMSIG(header) == SIGSEGV) << header;
+}
+
+TEST(Board, ItsMemoryCannotBeTakenAway) {
+  const auto board = new_board();
+  EXPECT_NE(::ftruncate(board->fd(), 0), 0);
+  EXPECT_EQ(errno, EPERM);
+}
+
+// ---- How workers find it.
+
+TEST(Board, IsFoundThroughTheLauncherWhereItsDescriptorWasClosed) {
+  const auto board = new_board();
+  const std::string address = board->address();
+  EXPECT_EQ(status_of_child([&] {
+              ::close(board->fd());
+              const Board found(address, 0);
+            }),
+            0);
+  EXPECT_EQ(status_of_child([&] {
+              ::dup2(::open("/dev/null", O_RDWR), board->fd());  // another file has the number now
+              const Board found(address, 0);
+            }),
+            0);
+}
+
+TEST(Board, WhatIsNoneIsRefused) {
+  const auto refusal = [](const std::string& address, int slot) -> std::string {
+    try {
+      const Board board(address, slot);
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "";
+  };
+  EXPECT_NE(refusal("seven", 0).find("PACELINE_BOARD=seven is no job board"), std::string::npos);
+  EXPECT_NE(refusal("987654/1", 0).find("descriptor 987654 is not the launcher's job board"), std::string::npos);
+  const UniqueFd empty(::memfd_create("other", MFD_ALLOW_SEALING));
+  EXPECT_NE(refusal(fmt::format("{}/{}", empty.get(), ::getpid()), 0).find("this is no job board"), std::string::npos);
+  const auto board = new_board();
+  EXPECT_NE(refusal(board->address(), 2).find("no slot 2"), std::string::npos);
+  EXPECT_THROW(Board(BoardFacts{.slots = 0}), Error);
+}
+
+// ---- The job's failure.
+
+TEST(Board, TheFirstFailureIsWhatAllRanksThrow) {
+  const auto board = new_board();
+  board->check(0, "barrier #1");
+  board->fail({Fault::PeerSilent, "rank 1 (host b, pid 4) sent no heartbeat", Error::kNoRank, 1});
+  board->fail({Fault::PeerDied, "rank 0 was killed", Error::kNoRank, 0});
+  for (const int rank : {0, 1}) {
+    try {
+      board->check(rank, "barrier #1");
+      ADD_FAILURE() << "did not throw";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::PeerLost);
+      EXPECT_EQ(error.fault(), Fault::PeerSilent);
+      EXPECT_EQ(error.peer(), 1);
+      const std::string text = error.what();
+      const std::string begin = fmt::format(
+          "[paceline E203 PEER_LOST] rank {}: rank 1 (host b, pid 4) sent no heartbeat. Rank {} saw it ", rank, rank);
+      EXPECT_TRUE(text.starts_with(begin)) << text;
+      EXPECT_TRUE(text.ends_with(" s later in barrier #1")) << text;
+    }
+  }
+}
+
+// ---- The watch, in a time of its own.
+
+struct Watched {
+  explicit Watched(int ranks, WatchOptions options = {.silence = 4s, .stuck = 30s})
+      : board(new_board(ranks)), watch(*board, options, [this](pid_t) { return state; }) {
+    for (int rank = 0; rank < ranks; ++rank) {
+      board->slot(rank).users = 1;
+      board->slot(rank).pid = 100 + rank;
+    }
+  }
+
+  /// Looks every 250 ms for `duration`, while those ranks whose bit is set in `beating` beat; the first news.
+  JobWatch::News look_for(Nanoseconds duration, unsigned beating) {
+    for (const Nanoseconds end = at + duration; at < end; at += 250ms) {
+      for (int rank = 0; rank < board->slots(); ++rank) {
+        if ((beating >> rank & 1U) != 0) ++board->slot(rank).heartbeat;
+      }
+      JobWatch::News news = watch.look(at);
+      if (news.silent || !news.stuck.empty()) return news;
+    }
+    return {};
+  }
+
+  std::shared_ptr<Board> board;
+  char state = 'S';
+  JobWatch watch;
+  Nanoseconds at = now();
+};
+
+TEST(Watch, ARankWithoutHeartbeatIsSilentAfterFourSecondsAndNotBefore) {
+  Watched job(3);
+  job.state = 'T';
+  job.look_for(1s, 0b111);
+  EXPECT_FALSE(job.look_for(4s, 0b101).silent);
+  const auto news = job.look_for(1s, 0b101);
+  ASSERT_TRUE(news.silent);
+  EXPECT_EQ(news.silent->slot, 1);
+  EXPECT_EQ(news.silent->cause.fault(), Fault::PeerSilent);
+  EXPECT_EQ(news.silent->cause.peer(), 1);
+  const std::string text = news.silent->cause.message();
+  EXPECT_NE(text.find("rank 1 (host "), std::string::npos) << text;
+  EXPECT_NE(text.find("pid 101) sent no heartbeat for 4.0 s, before its first operation"), std::string::npos) << text;
+  EXPECT_NE(text.find("it is stopped (state T"), std::string::npos) << text;
+}
+
+TEST(Watch, SaysWhatTheKernelSaysOfASilentProcess) {
+  for (const auto& [state, words] :
+       {std::pair{'D', "uninterruptible sleep"}, std::pair{'S', "none of its threads runs"},
+        std::pair{'X', "its process has ended"}}) {
+    Watched job(1);
+    job.state = state;
+    const auto news = job.look_for(6s, 0);
+    ASSERT_TRUE(news.silent);
+    EXPECT_NE(news.silent->cause.message().find(words), std::string::npos) << news.silent->cause.message();
+    EXPECT_EQ(news.silent->cause.fault(), state == 'X' ? Fault::PeerDied : Fault::PeerSilent);
+  }
+}
+
+TEST(Watch, SilenceThatItDidNotObserveDoesNotCount) {
+  Watched job(2);
+  for (int round = 0; round < 20; ++round) {
+    EXPECT_FALSE(job.look_for(3s, 0b01).silent);
+    job.at += 20s;  // the whole machine stood still
+  }
+}
+
+TEST(Watch, ADebuggerMayHoldAWorkerAndZeroMeansNever) {
+  Watched traced(1);
+  traced.state = 't';
+  EXPECT_FALSE(traced.look_for(60s, 0).silent);
+  Watched never(1, {.silence = 0s, .stuck = 30s});
+  never.state = 'T';
+  EXPECT_FALSE(never.look_for(60s, 0).silent);
+}
+
+TEST(Watch, WhoSendsNoHeartbeatsOrHasEndedIsNotSilent) {
+  Watched job(2);
+  job.board->slot(0).users = 0;
+  job.board->ended(1);
+  EXPECT_FALSE(job.look_for(60s, 0).silent);
+}
+
+TEST(Watch, ARankThatComputesForAMinuteIsNamedOnceAndFailsNothing) {
+  Watched job(3);
+  std::vector<std::unique_ptr<BoardWriter>> writers;
+  std::vector<std::uint64_t> entered;
+  for (int rank = 0; rank < 3; ++rank) {
+    writers.push_back(std::make_unique<BoardWriter>(job.board, rank));
+    writers.back()->set_step(17);
+    writers.back()->complete(writers.back()->enter(sum_of(8), 41, kWorld), 8);
+    if (rank != 0) entered.push_back(writers.back()->enter(sum_of(8), 42, kWorld));
+  }
+  EXPECT_TRUE(job.look_for(30s, 0b111).stuck.empty());
+  const auto news = job.look_for(1s, 0b111);
+  EXPECT_FALSE(news.silent);
+  EXPECT_NE(news.stuck.find("[E412 STUCK] no progress for 30 s"), std::string::npos) << news.stuck;
+  EXPECT_NE(news.stuck.find("root suspect: rank 0 is at #41, user code after all_reduce #41 (float32 x 8, sum), last "
+                            "seen "),
+            std::string::npos)
+      << news.stuck;
+  EXPECT_NE(news.stuck.find("while ranks 1-2 wait in #42"), std::string::npos) << news.stuck;
+  EXPECT_TRUE(job.watch.waits_in_vain(1h));
+  EXPECT_TRUE(job.look_for(120s, 0b111).stuck.empty());
+  // It comes; at the next time that it does not, it is named again.
+  for (int rank : {1, 2}) {
+    auto& writer = *writers[static_cast<std::size_t>(rank)];
+    writer.complete(entered[static_cast<std::size_t>(rank - 1)], 8);
+    writer.enter(sum_of(8), 43, kWorld);
+  }
+  EXPECT_TRUE(job.look_for(29s, 0b111).stuck.empty());
+  EXPECT_FALSE(job.look_for(3s, 0b111).stuck.empty());
+}
+
+TEST(Watch, RanksInDifferentCommunicatorsAreBothNamed) {
+  Watched job(3);
+  const std::string names[] = {"world", "world", "world/0.0"};
+  std::vector<std::unique_ptr<BoardWriter>> writers;
+  for (int rank = 0; rank < 3; ++rank) {
+    writers.push_back(std::make_unique<BoardWriter>(job.board, rank));
+    writers.back()->enter({.kind = Collective::Barrier}, 5, board_name(names[rank]));
+  }
+  const auto text = root_suspect(views_of(*job.board, now()), now());
+  EXPECT_NE(text.find("rank 2 in barrier #5 of 'world/0.0' since "), std::string::npos) << text;
+  EXPECT_NE(text.find("while ranks 0-1 wait in #5"), std::string::npos) << text;
+}
+
+TEST(Watch, WhereAllOfThisHostWaitItSaysSo) {
+  Watched job(2);
+  BoardWriter first(job.board, 0), second(job.board, 1);
+  first.enter({.kind = Collective::Barrier}, 5, kWorld);
+  second.enter({.kind = Collective::Barrier}, 5, kWorld);
+  const auto text = root_suspect(views_of(*job.board, now()), now());
+  EXPECT_NE(text.find("none on this host: ranks 0-1 wait in #5"), std::string::npos) << text;
+}
+
+// ---- Why a worker was killed.
+
+TEST(Memory, AnOutOfMemoryKillIsToldFromTheCounterOfEitherVersion) {
+  const auto write = [](const std::filesystem::path& path, const std::string& text) {
+    std::filesystem::create_directories(path.parent_path());
+    std::ofstream(path) << text;
+  };
+  struct Case {
+    const char *cgroups, *counter, *limit, *limit_value;
+  };
+  for (const Case& one :
+       {Case{"0::/jobs/mine\n", "sys/fs/cgroup/jobs/mine/memory.events", "sys/fs/cgroup/jobs/memory.max", "2147483648"},
+        Case{"4:memory:/mine\n0::/\n", "sys/fs/cgroup/memory/mine/memory.oom_control",
+             "sys/fs/cgroup/memory/mine/memory.limit_in_bytes", "2147483648"},
+        Case{"4:memory:/of/the/host\n", "sys/fs/cgroup/memory/memory.oom_control",
+             "sys/fs/cgroup/memory/memory.limit_in_bytes", "2147483648"}}) {
+    SCOPED_TRACE(one.counter);
+    const TemporaryFolder folder;
+    write(folder.path / "proc/self/cgroup", one.cgroups);
+    write(folder.path / one.counter, "low 0\noom 3\noom_kill 3\n");
+    write(folder.path / one.limit, one.limit_value);
+    const MemoryGroup group(folder.path);
+    EXPECT_EQ(group.evidence(), "");
+    write(folder.path / one.counter, "low 0\noom 4\noom_kill 4\n");
+    EXPECT_EQ(group.evidence(), "out of memory (the cgroup's oom_kill rose from 3 to 4, limit 2.0 GiB)");
+  }
+  const TemporaryFolder nothing;
+  EXPECT_EQ(MemoryGroup(nothing.path).evidence(), "");
+}
+
+}  // namespace
+}  // namespace paceline::tools
