@@ -40,9 +40,8 @@ std::optional<Guests::Guest> Guests::next(Nanoseconds patience) {
 void Guests::add_polled(std::vector<pollfd>& polled) {
   if (accept_again_ && accept_again_->passed()) accept_again_.reset();
   polled_from_ = polled.size();
-  for (const UniqueFd& listener : listeners_) {
-    polled.push_back({listener.get(), static_cast<short>(accept_again_ ? 0 : POLLIN), 0});
-  }
+  const short events = !accept_again_ && has_room() ? POLLIN : 0;
+  for (const UniqueFd& listener : listeners_) polled.push_back({listener.get(), events, 0});
   for (const Stranger& stranger : strangers_) polled.push_back({stranger.socket.get(), POLLIN, 0});
 }
 
@@ -57,7 +56,10 @@ std::vector<Guests::Guest> Guests::handle_polled(const std::vector<pollfd>& poll
   }
   std::erase_if(strangers_, [](const Stranger& stranger) { return stranger.deadline.passed(); });
   for (std::size_t i = 0; i < listeners_.size(); ++i) {
-    if (polled[polled_from_ + i].revents != 0) welcome(listeners_[i].get());
+    // Not without end: those who are there have to be heard in between.
+    for (std::size_t come = 0; polled[polled_from_ + i].revents != 0 && come < kAtOnce && has_room(); ++come) {
+      if (!welcome(listeners_[i].get())) break;
+    }
   }
   return guests;
 }
@@ -65,30 +67,35 @@ std::vector<Guests::Guest> Guests::handle_polled(const std::vector<pollfd>& poll
 std::optional<Nanoseconds> Guests::due() const {
   std::optional<Nanoseconds> nearest;
   if (!strangers_.empty()) nearest = strangers_.front().deadline.left();
+  if (!has_room()) nearest = std::min(*nearest, kHearing - strangers_.front().age());
   if (accept_again_) nearest = std::min(nearest.value_or(accept_again_->left()), accept_again_->left());
   if (nearest) nearest = std::max(*nearest, Nanoseconds(0));
   return nearest;
 }
 
-void Guests::welcome(int listener) {
+bool Guests::has_room() const { return strangers_.size() < kAtOnce || strangers_.front().age() >= kHearing; }
+
+// False if nobody waits.
+bool Guests::welcome(int listener) {
   sockaddr_storage address{};
   socklen_t length = sizeof address;
   auto* const raw = reinterpret_cast<sockaddr*>(&address);
   UniqueFd socket(::accept4(listener, raw, &length, SOCK_NONBLOCK | SOCK_CLOEXEC));
   if (!socket) {
-    const bool gone = errno == EAGAIN || errno == EINTR || errno == ECONNABORTED;
-    if (!gone) accept_again_ = Deadline(kAcceptPause);
-    return;
+    const int error = errno;
+    if (error != EAGAIN && error != EINTR && error != ECONNABORTED) accept_again_ = Deadline(kAcceptPause);
+    return error == ECONNABORTED;
   }
   Handshake handshake(secret_);
   const auto challenge = handshake.challenge();
   // A new connection takes that much at once.
   if (::send(socket.get(), challenge.data(), challenge.size(), MSG_NOSIGNAL | MSG_DONTWAIT) !=
       static_cast<ssize_t>(challenge.size())) {
-    return;
+    return true;
   }
   if (strangers_.size() >= kAtOnce) strangers_.pop_front();
   strangers_.push_back({std::move(socket), {raw, length}, handshake, Deadline(kPatience)});
+  return true;
 }
 
 // Whoever ends its connection or gives a bad proof is forgotten.

@@ -510,7 +510,8 @@ Verdict Guard::judge() {
     return {.text = text, .exit_code = 128 + interrupted_by_, .signal = interrupted_by_};
   }
   note_early_exit();
-  const WorkerEnd* first = first_cause(ends_);
+  const std::optional<StoreFailure> told = store_ != nullptr ? store_->first_failure() : std::nullopt;
+  const WorkerEnd* first = first_cause(ends_, told ? std::optional(told->rank) : std::nullopt);
   const auto before_trouble = [&] {
     const bool earlier = static_cast<std::size_t>(first - ends_.data()) < trouble_after_;
     return first->silence || (earlier && !only_saw_another_fail(*first));

@@ -22,8 +22,8 @@ nlohmann::json to_json(const WorkerEnd& end) {
 
 WorkerEnd end_from(const nlohmann::json& message) {
   WorkerEnd end;
-  end.rank = message.at("rank").get<int>();
-  end.status = message.at("status").get<int>();
+  end.rank = int_at(message, "rank");
+  end.status = int_at(message, "status");
   end.after = std::chrono::duration_cast<Nanoseconds>(
       std::chrono::duration<double>(std::clamp(message.at("after").get<double>(), 0.0, 1e9)));
   end.stopped = message.at("stopped").get<bool>();
@@ -31,7 +31,7 @@ WorkerEnd end_from(const nlohmann::json& message) {
   const auto silence = message.at("silence").get<std::string>();
   if (!silence.empty()) end.silence = Error(Fault::PeerSilent, silence, Error::kNoRank, end.rank);
   end.host = message.at("host").get<std::string>();
-  end.pid = message.at("pid").get<pid_t>();
+  end.pid = int_at(message, "pid");
   end.where = message.at("where").get<std::string>();
   return end;
 }
@@ -47,9 +47,9 @@ nlohmann::json to_json(const char* kind, const Verdict& verdict) {
 
 Verdict verdict_from(const nlohmann::json& message) {
   return {.text = message.at("text").get<std::string>(),
-          .exit_code = message.at("code").get<int>(),
-          .signal = std::clamp(message.at("signal").get<int>(), 0, 64),
-          .rank = message.at("rank").get<int>(),
+          .exit_code = int_at(message, "code"),
+          .signal = std::clamp(int_at(message, "signal"), 0, 64),
+          .rank = int_at(message, "rank"),
           .fault = StoreFailure{0, message.at("fault").get<std::string>(), ""}.fault()};
 }
 
@@ -62,7 +62,7 @@ nlohmann::json to_json(const LastErrors& errors) {
 LastErrors errors_from(const nlohmann::json& message) {
   LastErrors errors;
   for (const auto& entry : message.at("errors")) {
-    errors[entry.at("rank").get<int>()] = entry.at("lines").get<std::deque<std::string>>();
+    errors[int_at(entry, "rank")] = entry.at("lines").get<std::deque<std::string>>();
   }
   return errors;
 }
