@@ -130,7 +130,13 @@ TEST(Messages, AWorkersEndComesBack) {
   EXPECT_EQ(told.fault, Fault::ConnectionLost);
   const LastErrors errors{{3, {"one", "two"}}, {5, {}}};
   EXPECT_EQ(errors_from(to_json(errors)), errors);
-  EXPECT_THROW(end_from({{"kind", "end"}, {"rank", "three"}}), nlohmann::json::exception);
+  for (const nlohmann::json& rank : {nlohmann::json("three"), nlohmann::json(3.5), nlohmann::json(1e300),
+                                     nlohmann::json(5'000'000'000), nlohmann::json(), nlohmann::json::array()}) {
+    nlohmann::json message = to_json(end);
+    message["rank"] = rank;
+    EXPECT_THROW(end_from(message), Error) << rank;
+  }
+  EXPECT_THROW(end_from({{"kind", "end"}}), nlohmann::json::exception);
 }
 
 Hello hello(int node) {

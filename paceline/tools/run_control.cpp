@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 #include <utility>
 
 #include "paceline/base/error.h"
@@ -73,6 +74,17 @@ std::optional<ControlFrame> take_control(std::string& bytes) {
   }
   bytes.erase(0, kLengthBytes + length);
   return result;
+}
+
+int int_at(const nlohmann::json& message, const char* name) {
+  const nlohmann::json& member = message.at(name);
+  if (member.is_number_integer()) {
+    const auto value = member.get<std::int64_t>();
+    if (value >= std::numeric_limits<int>::min() && value <= std::numeric_limits<int>::max()) {
+      return static_cast<int>(value);
+    }
+  }
+  throw Error(ErrorCode::Corrupt, fmt::format("a launcher's message has a \"{}\" that is no whole number", name));
 }
 
 namespace {

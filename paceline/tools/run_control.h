@@ -30,4 +30,8 @@ std::string encode_control(const nlohmann::json& message);
 /// Takes the first frame off `bytes`; nothing if it is not complete. Throws Corrupt for what is none.
 std::optional<ControlFrame> take_control(std::string& bytes);
 
+/// A member that is a whole number. Throws nlohmann::json::exception if it is missing, Corrupt if it is something else;
+/// get<int>() would take anything for one.
+int int_at(const nlohmann::json& message, const char* name);
+
 }  // namespace paceline::tools

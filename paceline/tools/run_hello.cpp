@@ -84,9 +84,9 @@ nlohmann::json to_json(const Hello& hello) {
 Hello hello_from(const nlohmann::json& message) {
   return {.version = message.at("version").get<std::string>(),
           .build = message.at("build").get<std::string>(),
-          .node = message.at("node").get<int>(),
-          .nodes = message.at("nodes").get<int>(),
-          .workers = message.at("workers").get<int>(),
+          .node = int_at(message, "node"),
+          .nodes = int_at(message, "nodes"),
+          .workers = int_at(message, "workers"),
           .host = message.at("host").get<std::string>(),
           .machine = message.at("machine").get<std::string>(),
           .job = message.at("job").get<std::string>(),

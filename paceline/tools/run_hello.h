@@ -29,7 +29,7 @@ struct Hello {
 /// This launcher's own.
 Hello make_hello(const RunOptions& options);
 nlohmann::json to_json(const Hello& hello);
-/// Throws nlohmann::json::exception for what is none.
+/// Throws nlohmann::json::exception or Corrupt for what is none.
 Hello hello_from(const nlohmann::json& message);
 
 /// Why a launcher of another version, or of another job, cannot take part beside node 0's; empty if it can.

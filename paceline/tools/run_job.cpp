@@ -60,7 +60,7 @@ bool JobGuard::meet_others() {
   if (!nodes_) return true;
   const auto meeting = [&] { return phase_ == Phase::Running && !orphaned_ && output_.write_error() == 0; };
   hear_others();
-  if (!options_.nodes->remotes.empty()) remotes_.start(*options_.nodes, nodes_->rendezvous(), program(), output_);
+  remotes_.start(*options_.nodes, nodes_->rendezvous(), mask_, output_);
   while (!nodes_->placement() && meeting()) wait_for_events(true);
   return nodes_->placement().has_value() && meeting();
 }
@@ -68,8 +68,9 @@ bool JobGuard::meet_others() {
 bool JobGuard::start_workers() {
   std::optional<LocalWorkers::Problem> problem;
   try {
-    const WorkerProgram like = program();
-    ending_.watch_over(&workers_.emplace(options_, facts()));
+    const JobFacts job = facts();
+    const WorkerProgram like = program(job.world_size);
+    ending_.watch_over(&workers_.emplace(options_, job));
     problem = workers_->start(like, output_);
   } catch (const Error& error) {
     ending_.announce(
@@ -98,19 +99,10 @@ JobFacts JobGuard::facts() {
   return facts;
 }
 
-WorkerProgram JobGuard::program() {
-  if (!open_files_) {
-    int world = options_.workers;
-    if (nodes_ && nodes_->placement()) {
-      world = nodes_->placement()->world_size;
-    } else if (nodes_) {
-      for (const RemoteHost& remote : options_.nodes->remotes) world += remote.workers;
-    }
-    open_files_ = open_files_for(world);
-  }
+WorkerProgram JobGuard::program(int world_size) const {
   WorkerProgram program{.executable = options_.executable, .arguments = options_.program, .environment = {}};
   program.signal_mask = mask_;
-  program.open_files = *open_files_;
+  program.open_files = open_files_for(world_size);
   return program;
 }
 

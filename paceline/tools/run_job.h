@@ -1,7 +1,6 @@
 #pragma once
 
 #include <signal.h>
-#include <sys/resource.h>
 #include <sys/types.h>
 
 #include <deque>
@@ -58,7 +57,7 @@ class JobGuard {
   bool meet_others();
   bool start_workers();
   JobFacts facts();
-  WorkerProgram program();
+  WorkerProgram program(int world_size) const;
 
   // Waiting.
   bool workers_left() const { return workers_ && workers_->any_alive(); }
@@ -94,7 +93,6 @@ class JobGuard {
   JobOutput output_;
   UniqueFd port_;
   RemoteLaunchers remotes_;
-  std::optional<rlimit> open_files_;
   std::optional<LocalWorkers> workers_;
   JobEnding ending_{store_, nodes_.get()};
   Phase phase_ = Phase::Running;

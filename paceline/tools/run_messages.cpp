@@ -34,8 +34,8 @@ nlohmann::json to_json(const WorkerEnd& end) {
 
 WorkerEnd end_from(const nlohmann::json& message) {
   WorkerEnd end;
-  end.rank = message.at("rank").get<int>();
-  end.status = message.at("status").get<int>();
+  end.rank = int_at(message, "rank");
+  end.status = int_at(message, "status");
   end.after = time_from(message.at("after"));
   end.stopped = message.at("stopped").get<bool>();
   end.out_of_memory = message.at("out_of_memory").get<std::string>();
@@ -43,7 +43,7 @@ WorkerEnd end_from(const nlohmann::json& message) {
   const auto fault = message.at("silence_fault").get<std::string>();
   if (!silence.empty()) end.silence = Error(fault_from(fault), silence, Error::kNoRank, end.rank);
   end.host = message.at("host").get<std::string>();
-  end.pid = message.at("pid").get<pid_t>();
+  end.pid = int_at(message, "pid");
   end.last_known = message.at("last_known").get<std::string>();
   return end;
 }
@@ -59,9 +59,9 @@ nlohmann::json to_json(const char* kind, const Verdict& verdict) {
 
 Verdict verdict_from(const nlohmann::json& message) {
   return {.text = message.at("text").get<std::string>(),
-          .exit_code = message.at("code").get<int>(),
-          .signal = std::clamp(message.at("signal").get<int>(), 0, 64),
-          .rank = message.at("rank").get<int>(),
+          .exit_code = int_at(message, "code"),
+          .signal = std::clamp(int_at(message, "signal"), 0, 64),
+          .rank = int_at(message, "rank"),
           .fault = fault_from(message.at("fault").get<std::string>())};
 }
 
@@ -74,7 +74,7 @@ nlohmann::json to_json(const LastErrors& errors) {
 LastErrors errors_from(const nlohmann::json& message) {
   LastErrors errors;
   for (const auto& entry : message.at("errors")) {
-    errors[entry.at("rank").get<int>()] = entry.at("lines").get<std::deque<std::string>>();
+    errors[int_at(entry, "rank")] = entry.at("lines").get<std::deque<std::string>>();
   }
   return errors;
 }

@@ -9,7 +9,8 @@
 namespace paceline::tools {
 
 // What launchers say to each other, as JSON. Node 0 hears: hello, end, leave, finished, waits, ranks. It says:
-// refused, joined, welcome, leave, over, where, say. All ..._from() throw nlohmann::json::exception for what is none.
+// refused, joined, welcome, leave, over, where, say. All ..._from() throw nlohmann::json::exception or Corrupt for what
+// is none.
 
 nlohmann::json to_json(const WorkerEnd& end);
 WorkerEnd end_from(const nlohmann::json& message);

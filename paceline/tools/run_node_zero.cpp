@@ -210,7 +210,7 @@ void NodeZero::handle(const LineEvent& event) {
       try {
         if (node != nullptr) return hear(*node, event.message);
         if (callers_.contains(event.line)) return meet(event.line, event.message);
-      } catch (const nlohmann::json::exception& error) {
+      } catch (const std::exception& error) {  // of the JSON library, or Corrupt
         if (node != nullptr) return lose(event.line, fmt::format("it says what nobody understands: {}", error.what()));
         callers_.erase(event.line);
         switchboard_->close(event.line);

@@ -126,10 +126,8 @@ void OtherNode::handle(const LineEvent& event) {
   switch (event.kind) {
     case LineEvent::Kind::Opened: return;
     case LineEvent::Kind::Message: try { hear(event.message);
-      } catch (const nlohmann::json::exception& error) {
+      } catch (const std::exception& error) {  // of the JSON library, or Corrupt
         lose_zero(fmt::format("it says what nobody understands: {}", error.what()));
-      } catch (const Error& error) {
-        lose_zero(fmt::format("it says what nobody understands: {}", error.message()));
       }
       return;
     case LineEvent::Kind::Closed: return lose_zero(event.why);
@@ -150,13 +148,13 @@ void OtherNode::hear(const nlohmann::json& message) {
     zero_ = message.at("zero").get<std::string>();
     placement_ = Placement{.node = nodes_.rank,
                            .nodes = nodes_.count,
-                           .first_rank = message.at("first_rank").get<int>(),
-                           .world_size = message.at("world_size").get<int>(),
+                           .first_rank = int_at(message, "first_rank"),
+                           .world_size = int_at(message, "world_size"),
                            .who = message.at("who").get<std::string>(),
                            .job = job_,
                            .store_address = message.at("store").get<std::string>(),
                            .master_address = message.at("master_address").get<std::string>(),
-                           .master_port = message.at("master_port").get<int>(),
+                           .master_port = int_at(message, "master_port"),
                            .bind = hello_.bind,
                            .secret = given.empty() ? nodes_.secret : Secret::from_hex(given)};
   } else if (kind == "leave") {

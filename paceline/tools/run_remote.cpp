@@ -20,8 +20,12 @@ std::vector<std::string> own_environment();
 
 }  // namespace
 
-void RemoteLaunchers::start(const NodeOptions& options, const std::string& rendezvous, WorkerProgram like,
+void RemoteLaunchers::start(const NodeOptions& options, const std::string& rendezvous, const sigset_t& mask,
                             JobOutput& output) {
+  WorkerProgram like{.executable = {}, .arguments = {}, .environment = {}};
+  like.signal_mask = mask;
+  if (::getrlimit(RLIMIT_NOFILE, &like.open_files) != 0)
+    throw system_error("cannot read the limit of open files", errno);
   like.environment = own_environment();
   int node = 0;
   for (const RemoteHost& remote : options.remotes) {

@@ -18,9 +18,8 @@ namespace paceline::tools {
 /// their standard input, and end when that is closed: when this process ends, however it does.
 class RemoteLaunchers {
  public:
-  /// Starts those that `options` name, which find node 0 at `rendezvous`. `like` is how workers are started, but for
-  /// the program.
-  void start(const NodeOptions& options, const std::string& rendezvous, WorkerProgram like, JobOutput& output);
+  /// Starts those that `options` name, which find node 0 at `rendezvous`. `mask` is their signal mask.
+  void start(const NodeOptions& options, const std::string& rendezvous, const sigset_t& mask, JobOutput& output);
 
   bool any_alive() const;
   /// To be told of every process that has ended.

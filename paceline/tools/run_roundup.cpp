@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <utility>
 
+#include "paceline/tools/run_control.h"
 #include "paceline/tools/run_watch.h"
 
 namespace paceline::tools {
@@ -52,7 +53,7 @@ nlohmann::json to_json(const std::vector<RankView>& views, const std::string& ho
 std::vector<RankView> views_from(const nlohmann::json& list, Nanoseconds at) {
   std::vector<RankView> views;
   for (const auto& from : list) {
-    RankView view{.rank = from.at("rank").get<int>(), .pid = from.at("pid").get<pid_t>()};
+    RankView view{.rank = int_at(from, "rank"), .pid = int_at(from, "pid")};
     view.host = from.at("host").get<std::string>();
     view.state = from.at("state").get<std::string>();
     view.ended = from.at("ended").get<bool>();

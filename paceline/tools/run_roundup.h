@@ -13,7 +13,7 @@
 namespace paceline::tools {
 
 // Ranks as launchers tell each other of them, each with its `host` and its process's state. Times travel as ages, since
-// each host has a clock of its own. views_from() throws nlohmann::json::exception for what is none.
+// each host has a clock of its own. views_from() throws nlohmann::json::exception or Corrupt for what is none.
 
 nlohmann::json to_json(const std::vector<RankView>& views, const std::string& host, Nanoseconds at);
 std::vector<RankView> views_from(const nlohmann::json& list, Nanoseconds at);
