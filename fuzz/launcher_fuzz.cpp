@@ -3,6 +3,7 @@
 #include "paceline/tools/run_control.h"
 #include "paceline/tools/run_hello.h"
 #include "paceline/tools/run_messages.h"
+#include "paceline/tools/run_roundup.h"
 
 using namespace paceline;
 using namespace paceline::tools;
@@ -39,6 +40,10 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
         read_as(*message, hello_from, [](const Hello& hello) { return to_json(hello); });
         read_as(*message, end_from, [](const WorkerEnd& end) { return to_json(end); });
         read_as(*message, verdict_from, [](const Verdict& verdict) { return to_json("leave", verdict); });
+        // Ages are rounded, and the host and its processes are those of the writer: only that it is read.
+        read_as(
+            *message, [](const nlohmann::json& one) { return views_from(one.at("ranks"), now()).size(); },
+            [&](std::size_t) { return *message; });
         read_as(*message, errors_from, [](const LastErrors& errors) { return to_json(errors); });
       }
     }
