@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "paceline/tools/run_control.h"
+
 namespace paceline::tools {
 
 nlohmann::json to_json(const WorkerEnd& end) {
