@@ -10,6 +10,7 @@
 
 #include "paceline/base/hash.h"
 #include "paceline/comm/tcp_address.h"
+#include "paceline/tools/run_control.h"
 #include "paceline/tools/run_resources.h"
 
 namespace paceline::tools {

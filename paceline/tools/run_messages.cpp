@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <chrono>
 
+#include "paceline/tools/run_control.h"
+
 namespace paceline::tools {
 
 namespace {

@@ -8,6 +8,7 @@
 #include "paceline/base/error.h"
 #include "paceline/comm/tcp_socket.h"
 #include "paceline/tools/commands.h"
+#include "paceline/tools/run_control.h"
 #include "paceline/tools/run_dialer.h"
 #include "paceline/tools/run_hello.h"
 #include "paceline/tools/run_messages.h"
