@@ -9,10 +9,10 @@
 #include <vector>
 
 #include "paceline/comm/comm.h"
+#include "paceline/comm/frame.h"
 #include "paceline/comm/handshake.h"
 #include "paceline/comm/store.h"
 #include "paceline/comm/tcp_engine.h"
-#include "paceline/comm/tcp_transport.h"
 #include "tcp_relay.h"
 #include "world.h"
 
@@ -320,7 +320,8 @@ TEST(Tcp, TellsWhatTheKernelKnowsOfAConnection) {
   engine->run({.kind = Collective::AllReduce, .dtype = Dtype::Float32, .count = kFloats, .in = bytes, .out = bytes},
               Algorithm::Direct);
   EXPECT_EQ(data.back(), 3);
-  const TcpLinkInfo info = dynamic_cast<const TcpTransport&>(engine->transport()).info(1);
+  const LinkInfo info = engine->links().at(0);
+  EXPECT_EQ(info.peer, 1);
   EXPECT_GT(info.bytes_received, kFloats * sizeof(float));
   EXPECT_GT(info.round_trip_s, 0);
   EXPECT_LT(info.round_trip_s, 10);

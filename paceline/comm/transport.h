@@ -60,6 +60,9 @@ class Transport {
   /// Sends and receives what `schedule` says, in both directions and with all peers at once, until it is finished.
   virtual void run(Schedule& schedule, const Patience& patience) = 0;
 
+  /// As Engine has it.
+  virtual std::vector<LinkInfo> links() const { return {}; }
+
   /// Makes `cause` the group's failure, unless it has one; everything throws it from then on, on all ranks. From any
   /// thread.
   virtual void fail(const Error& cause) noexcept = 0;
