@@ -27,9 +27,9 @@ TEST(Documents, TheReadmesProgramIsTheOneThatIsCompiled) {
 TEST(Documents, FilesAndLinksThatTheyNameExist) {
   const std::regex link(R"(\]\(([^)#:]+)\))"),
       source(R"(`((?:train|sync|comm|base|observe|data|tools)/\w+\.(?:cpp|h))`)");
-  for (const char* document :
-       {"README.md", "CONTRIBUTING.md", "docs/walkthrough.md", "docs/design.md", "docs/errors.md",
-        "docs/environment.md", "docs/performance.md", "docs/bench.md", "docs/wire_format.md", "docs/install.md"}) {
+  for (const char* document : {"README.md", "CONTRIBUTING.md", "docs/walkthrough.md", "docs/design.md",
+                               "docs/errors.md", "docs/environment.md", "docs/coming_from_pytorch.md",
+                               "docs/performance.md", "docs/bench.md", "docs/wire_format.md", "docs/install.md"}) {
     const std::string text = read(document);
     for (std::sregex_iterator match(text.begin(), text.end(), link), end; match != end; ++match) {
       const auto target = (kRoot / document).parent_path() / (*match)[1].str();

@@ -29,6 +29,7 @@
 #include "paceline/base/clock.h"
 #include "paceline/base/error.h"
 #include "paceline/base/unique_fd.h"
+#include "temporary_folder.h"
 
 namespace paceline {
 
@@ -245,21 +246,5 @@ inline std::size_t count(const std::string& text, const std::string& part) {
   for (std::size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + part.size())) ++times;
   return times;
 }
-
-struct TemporaryFolder {
-  TemporaryFolder() {
-    std::string name = (std::filesystem::temp_directory_path() / "paceline-test-XXXXXX").string();
-    if (::mkdtemp(name.data()) == nullptr) throw system_error("mkdtemp", errno);
-    path = name;
-  }
-  ~TemporaryFolder() { std::filesystem::remove_all(path); }
-  std::string file(const std::string& name, const std::string& text, int mode) const {
-    const std::filesystem::path file_path = path / name;
-    std::ofstream(file_path) << text;
-    ::chmod(file_path.c_str(), static_cast<mode_t>(mode));
-    return file_path.string();
-  }
-  std::filesystem::path path;
-};
 
 }  // namespace paceline

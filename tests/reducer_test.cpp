@@ -3,10 +3,51 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdlib>
+#include <new>
+
 #include "world.h"
+
+namespace {
+thread_local std::size_t allocations = 0;
+}
+
+void* operator new(std::size_t bytes) {
+  ++allocations;
+  if (void* memory = std::malloc(bytes == 0 ? 1 : bytes)) return memory;
+  throw std::bad_alloc();
+}
+void operator delete(void* memory) noexcept { std::free(memory); }
+void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
 
 namespace paceline {
 namespace {
+
+// The third step and those after it, with parameters of all kinds: several in a bucket, alone, in pieces, absent.
+TEST(Reducer, ASteadyStepAllocatesNothing) {
+  for (const bool timed : {false, true}) {
+    test::on_ranks(2, ThreadEngine::SharedMemory, [&](const Comm& comm) {
+      const std::vector<std::size_t> counts{10, 20, 3000, 5, 100'000, 1, 7};
+      std::vector<ParameterInfo> parameters;
+      for (const std::size_t count : counts) parameters.push_back({"p", count, Dtype::Float32});
+      Reducer reducer(comm, parameters, {.bucket_bytes = 4096});
+      const std::vector<float> gradient(100'000, 1.0f);
+      std::size_t before = 0;
+      for (int step = 0; step < 50; ++step) {
+        if (step == 3) before = allocations;
+        if (timed) comm.timeline().begin_step(Phase::Forward);
+        reducer.begin();
+        for (std::size_t i = counts.size(); i-- > 0;) {
+          if (i == 2) reducer.mark_ready(i);
+          else reducer.store(i, reinterpret_cast<const std::byte*>(gradient.data()));
+        }
+        ASSERT_TRUE(reducer.absent().empty());
+        reducer.finish();
+      }
+      EXPECT_EQ(allocations - before, 0u) << (timed ? "timed" : "not timed");
+    });
+  }
+}
 
 // More pieces than an engine has room for at a time, and than it knows the times of.
 TEST(Reducer, AccountsForEveryPieceOfALargeModel) {

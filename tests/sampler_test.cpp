@@ -6,6 +6,7 @@
 #include <map>
 #include <numeric>
 #include <random>
+#include <set>
 
 #include "paceline/base/error.h"
 
@@ -146,7 +147,7 @@ TEST(Sampler, EpochsAndSeedsDifferAndRepeat) {
     EXPECT_NE(second, Sampler({.size = 50, .seed = seed + 1}).indices(0));  // seed + epoch is the same.
 
     Sampler resumed(options);
-    resumed.set_epoch(1);
+    resumed.resume_at(1);
     EXPECT_EQ(resumed.next_epoch(), second);
   }
 }
@@ -189,6 +190,46 @@ TEST(Sampler, RefusesWhatCannotBeShared) {
   expect_invalid({.size = 9, .rank = 4, .world_size = 4}, {"rank 4", "size is 4"});
   expect_invalid({.size = 9, .rank = -1, .world_size = 4}, {"rank -1"});
   expect_invalid({.size = 9, .rank = 0, .world_size = 0}, {"size is 0"});
+}
+
+// What was read before, by any number of ranks, and the rest, read by any other, are the epoch.
+TEST(Sampler, TheRestOfAnEpochIsSharedOutAmongAnyNumberOfRanks) {
+  for (const SampleTail tail : {SampleTail::Exact, SampleTail::Pad, SampleTail::Drop}) {
+    for (const std::uint64_t done : {0u, 1u, 13u, 29u, 30u}) {
+      for (const int world : {1, 2, 3, 7}) {
+        std::multiset<std::uint64_t> read;
+        const Sampler whole({.size = 31, .rank = 0, .world_size = 1, .seed = 3});
+        const auto order = whole.indices(4);
+        read.insert(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(done));
+        std::set<std::size_t> counts;
+        for (int rank = 0; rank < world; ++rank) {
+          Sampler sampler({.size = 31, .rank = rank, .world_size = world, .seed = 3, .tail = tail});
+          sampler.resume_at(4, done);
+          const auto share = sampler.next_epoch();
+          counts.insert(share.size());
+          read.insert(share.begin(), share.end());
+          EXPECT_EQ(sampler.epoch(), 5u);
+          EXPECT_EQ(sampler.next_epoch().size(), sampler.samples_per_epoch()) << "the epoch after it is whole";
+        }
+        const std::size_t rest = 31 - done, ranks = static_cast<std::size_t>(world);
+        std::size_t total = 31;
+        if (tail == SampleTail::Pad) total = done + (rest + ranks - 1) / ranks * ranks;
+        if (tail == SampleTail::Drop) total = done + rest / ranks * ranks;
+        EXPECT_EQ(read.size(), total);
+        EXPECT_TRUE(tail == SampleTail::Exact || counts.size() == 1);
+        if (tail != SampleTail::Drop) {
+          for (std::uint64_t sample = 0; sample < 31; ++sample) EXPECT_TRUE(read.contains(sample));
+        }
+      }
+    }
+  }
+}
+
+TEST(Sampler, AnEpochThatIsDoneIsFollowedByTheNext) {
+  Sampler sampler({.size = 10, .rank = 0, .world_size = 3});
+  sampler.resume_at(2, 12);  // padded
+  EXPECT_EQ(sampler.epoch(), 3u);
+  EXPECT_EQ(sampler.done(), 0u);
 }
 
 }  // namespace

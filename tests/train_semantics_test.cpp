@@ -87,20 +87,35 @@ void check_unused(int n, Zeroing zeroing) {
   });
 }
 
-TEST(Unused, ParametersGetTheGradientOfOneProcessUndefining) {
+TEST(A4Unused, AreNamedInTheSameStep) {
+  test::on_ranks(2, ThreadEngine::SharedMemory, [](const Comm& comm) {
+    TwoHeads model;
+    DistributedDataParallel ddp(*model, comm, {.bucket_bytes = 256});
+    const Samples samples(kBatch);
+    using Names = std::vector<std::string>;
+    model->loss(samples, true, comm.rank() == 1).backward();
+    const Names never{"never.weight", "never.bias"}, also{"second.weight", "second.bias", "never.weight", "never.bias"};
+    EXPECT_EQ(ddp.unused().here, comm.rank() == 1 ? never : also);
+    EXPECT_EQ(ddp.unused().everywhere, never);
+    model->loss(samples, true, true).backward();
+    EXPECT_EQ(ddp.unused().here, never);
+  });
+}
+
+TEST(A4Unused, ParametersGetTheGradientOfOneProcessUndefining) {
   check_unused(2, Zeroing::Undefine), check_unused(3, Zeroing::Undefine);
 }
-TEST(Unused, ParametersGetTheGradientOfOneProcessZeroing) {
+TEST(A4Unused, ParametersGetTheGradientOfOneProcessZeroing) {
   check_unused(2, Zeroing::Zero), check_unused(3, Zeroing::Zero);
 }
-TEST(Unused, ParametersGetTheGradientOfOneProcessByLibtorch) {
+TEST(A4Unused, ParametersGetTheGradientOfOneProcessByLibtorch) {
 #if TORCH_VERSION_MAJOR < 2  // from 2.0 on its zero_grad() undefines
   check_unused(3, Zeroing::Libtorch);
 #else
   check_unused(3, Zeroing::Undefine);
 #endif
 }
-TEST(Unused, ParametersGetTheGradientOfOneProcessAccumulating) {
+TEST(A4Unused, ParametersGetTheGradientOfOneProcessAccumulating) {
   check_unused(2, Zeroing::None), check_unused(3, Zeroing::None);
 }
 

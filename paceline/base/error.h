@@ -34,9 +34,12 @@ enum class Fault : std::uint16_t {
   PeerExited = 207,      ///< It exited with a code that is not 0, and did not say why.
   CallsDiffer = 301,
   ModelsDiffer = 302,
+  ReplicasDrifted = 303,  ///< Parameters, moments or learning rates are no longer the same.
+  DataEnded = 304,        ///< A rank has no more data, and others do not go on without it.
   WaitedTooLong = 401,
   NotAllJoined = 402,
   GaveUp = 501,
+  NotFinite = 502,  ///< A gradient held NaN or infinity.
   SystemRefused = 601,
   TooFewDescriptors = 602,
   Damaged = 701,

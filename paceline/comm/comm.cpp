@@ -244,6 +244,12 @@ void Comm::Work::wait() {
   if (staged_) staged_->finish();
 }
 
+std::vector<LinkInfo> Comm::links() const {
+  std::vector<LinkInfo> all;
+  state_->add_links(all);
+  return all;
+}
+
 OperationTiming Comm::Work::timing() const {
   return state_ == nullptr ? OperationTiming{} : state_->engine->timing(number_);
 }

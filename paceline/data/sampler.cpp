@@ -25,17 +25,24 @@ std::uint64_t scramble(std::uint64_t x);
 Sampler::Sampler(const SamplerOptions& options) : options_(options) { require_valid(options); }
 
 std::vector<std::uint64_t> Sampler::next_epoch() {
-  std::vector<std::uint64_t> share = indices(epoch_);
+  std::vector<std::uint64_t> share = indices(epoch_, done_);
   ++epoch_;
+  done_ = 0;
   return share;
 }
 
-std::vector<std::uint64_t> Sampler::indices(std::uint64_t epoch) const {
+void Sampler::resume_at(std::uint64_t epoch, std::uint64_t done) {
+  epoch_ = done < options_.size ? epoch : epoch + 1;
+  done_ = done < options_.size ? done : 0;
+}
+
+std::vector<std::uint64_t> Sampler::indices(std::uint64_t epoch, std::uint64_t done) const {
   std::vector<std::uint64_t> share;
-  share.reserve(samples_per_epoch());
+  const std::uint64_t count = share_of(options_.size - done);
+  share.reserve(count);
   const auto take = [&](auto&& sample_at) {
-    std::uint64_t position = static_cast<std::uint64_t>(options_.rank);
-    for (std::uint64_t i = 0; i < samples_per_epoch(); ++i) {
+    std::uint64_t position = done + static_cast<std::uint64_t>(options_.rank);
+    for (std::uint64_t i = 0; i < count; ++i) {
       share.push_back(sample_at(position < options_.size ? position : position - options_.size));
       position += static_cast<std::uint64_t>(options_.world_size);
     }
@@ -54,10 +61,12 @@ std::vector<std::uint64_t> Sampler::indices(std::uint64_t epoch) const {
   return share;
 }
 
-std::uint64_t Sampler::samples_per_epoch() const {
+std::uint64_t Sampler::samples_per_epoch() const { return share_of(options_.size); }
+
+std::uint64_t Sampler::share_of(std::uint64_t samples) const {
   const auto world = static_cast<std::uint64_t>(options_.world_size);
-  const std::uint64_t each = options_.size / world;
-  const std::uint64_t left = options_.size % world;
+  const std::uint64_t each = samples / world;
+  const std::uint64_t left = samples % world;
   switch (options_.tail) {
     case SampleTail::Drop: return each;
     case SampleTail::Pad: return each + (left > 0 ? 1 : 0);

@@ -38,22 +38,30 @@ class Sampler {
   /// Error InvalidArgument when size is 0, rank is not in 0 .. world_size-1, or there are more ranks than samples.
   explicit Sampler(const SamplerOptions& options);
 
-  /// This rank's samples of epoch(), in the order to read them; then goes on to the next epoch.
+  /// This rank's samples of epoch(), in the order to read them, from where resume_at() said; then goes on to the next
+  /// epoch.
   std::vector<std::uint64_t> next_epoch();
   /// The same for any epoch. Needs 4 bytes a sample of the data set while it runs (8 from 2^32 samples on; none when
   /// sequential), besides the result's 8 bytes a sample of this rank.
-  std::vector<std::uint64_t> indices(std::uint64_t epoch) const;
+  /// With `done`, of the rest after the first `done` of the order, which is shared out like a whole one.
+  std::vector<std::uint64_t> indices(std::uint64_t epoch, std::uint64_t done = 0) const;
 
   /// The epoch whose samples next_epoch() will return, from 0.
   std::uint64_t epoch() const { return epoch_; }
-  /// Goes to an epoch, to resume a run.
-  void set_epoch(std::uint64_t epoch) { epoch_ = epoch; }
+  /// Goes to an epoch, of which all ranks together have read the first `done` samples, to resume a run; of how many
+  /// ranks it had does not matter. An epoch that is done is followed by the next.
+  void resume_at(std::uint64_t epoch, std::uint64_t done = 0);
+  /// Samples of the next epoch that are done, of all ranks.
+  std::uint64_t done() const { return done_; }
   /// How many samples this rank reads in each epoch.
   std::uint64_t samples_per_epoch() const;
 
  private:
+  std::uint64_t share_of(std::uint64_t samples) const;
+
   SamplerOptions options_;
   std::uint64_t epoch_ = 0;
+  std::uint64_t done_ = 0;
 };
 
 }  // namespace paceline

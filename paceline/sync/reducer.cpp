@@ -67,14 +67,18 @@ void Reducer::begin(const RoundCall& call) {
   gradient_hash_ = 0;
   std::fill(ready_.begin(), ready_.end(), 0);
   arrival_order_.clear();
-  in_flight_.clear();
+  started_.clear();
+  settled_ = 0;
   for (std::size_t b = 0; b < buckets_.size(); ++b) {
     buckets_[b].missing = plan_.buckets[b].parameters.size();
     buckets_[b].launched = 0;
     buckets_[b].work.clear();
   }
   const ScopedPhase phase(comm_.timeline(), Phase::Communication);
-  prologue_.start({round_, plan_.hash(), call.weight, call.passes, call.flags}, "step begins");
+  const std::uint64_t plan = plan_.hash();
+  // Labels are compared before any data is combined; what the header says is read after some of it was.
+  prologue_label_ = fmt::format("step {} {:08x}", round_ % 1'000'000'000, plan >> 32);
+  prologue_.start({round_, plan, call.weight, call.passes, call.flags}, prologue_label_.c_str());
 }
 
 std::span<const StepPrologue> Reducer::meet() {
@@ -101,8 +105,8 @@ void Reducer::store(std::size_t parameter, const std::byte* gradient) {
   const BucketPlan::Slot& at = plan_.slots[parameter];
   std::byte* to = buckets_[at.bucket].memory->data() + at.offset;
   const std::size_t bytes = parameters_[parameter].bytes();
-  const bool pipelined =
-      bytes > options_.bucket_bytes && at.bucket == next_bucket_ && !ready_[parameter] && (round_ > 0 || at.bucket > 0);
+  const bool pipelined = bytes > options_.bucket_bytes && at.bucket == next_bucket_ && !ready_[parameter] &&
+                         (round_ > 0 || at.bucket > 0) && !options_.reduce_bucket;
   if (!pipelined) {
     if (bytes > 0) std::memcpy(to, gradient, bytes);
     return mark_ready(parameter);
@@ -160,8 +164,15 @@ void Reducer::launch(std::size_t index, std::size_t up_to) {
   Bucket& bucket = buckets_[index];
   const Dtype dtype = plan_.buckets[index].dtype;
   const ScopedPhase phase(comm_.timeline(), Phase::Communication);
+  if (options_.reduce_bucket) {
+    const BucketPiece whole{index, 0, dtype, {bucket.memory->data(), bucket.memory->bytes()}};
+    if (options_.before_launch) options_.before_launch(whole);
+    bucket.complete = options_.reduce_bucket(whole, call_);
+    bucket.launched = up_to;
+    return;
+  }
   while (bucket.launched < up_to) {
-    if (in_flight_.size() >= kMostInFlight) settle_oldest();
+    if (started_.size() - settled_ >= kMostInFlight) settle_oldest();
     const std::size_t bytes = std::min(up_to - bucket.launched, options_.bucket_bytes);
     std::byte* data = bucket.memory->data() + bucket.launched;
     if (options_.before_launch) options_.before_launch({index, bucket.launched, dtype, {data, bytes}});
@@ -176,7 +187,7 @@ void Reducer::launch(std::size_t index, std::size_t up_to) {
                                           .label = bucket.label.c_str(),
                                           .timed = true}),
                              bytes);
-    in_flight_.emplace_back(index, bucket.work.size() - 1);
+    started_.emplace_back(index, bucket.work.size() - 1);
     bucket.launched += bytes;
   }
 }
@@ -193,7 +204,10 @@ bool Reducer::finish(const RoundEnd& end) {
   const ScopedPhase phase(comm_.timeline(), Phase::Communication);
   epilogue_.start({absent_.size(), gradient_hash_, end.bad_parameter, end.state_hash}, "step ends");
   meet();
-  while (!in_flight_.empty()) settle_oldest();
+  while (settled_ < started_.size()) settle_oldest();
+  for (Bucket& bucket : buckets_) {
+    if (bucket.complete) std::exchange(bucket.complete, nullptr)();
+  }
   check_epilogue();
   const bool moved = round_ == 0 && rebuild();
   absent_.clear();
@@ -203,8 +217,7 @@ bool Reducer::finish(const RoundEnd& end) {
 }
 
 void Reducer::settle_oldest() {
-  const auto [index, operation] = in_flight_.front();
-  in_flight_.pop_front();
+  const auto [index, operation] = started_[settled_++];
   auto& [work, bytes] = buckets_[index].work[operation];
   work.wait();
   Timeline& timeline = comm_.timeline();
@@ -232,6 +245,13 @@ void Reducer::exchange_participation() {
   took_part_ = ready_;
   for (const std::size_t parameter : absent_) took_part_[parameter] = 0;
   comm_.all_reduce<std::uint8_t>(took_part_, ReduceOp::Max);
+}
+
+bool Reducer::progress() {
+  for (std::size_t i = settled_; i < started_.size(); ++i) {
+    if (!buckets_[started_[i].first].work[started_[i].second].first.test()) return true;
+  }
+  return false;
 }
 
 std::size_t Reducer::parameter_at(std::size_t bucket, std::size_t offset) const {

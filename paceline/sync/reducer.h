@@ -1,6 +1,5 @@
 #pragma once
 
-#include <deque>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -15,6 +14,14 @@
 
 namespace paceline {
 
+/// What one rank says of a round when it begins.
+struct RoundCall {
+  ReduceOp op = ReduceOp::Mean;  ///< The same on all ranks: Mean or Sum.
+  double weight = 1;             ///< Of this rank in a Mean; with 0 its slots are not read.
+  std::uint32_t passes = 1;      ///< Backwards whose gradients the slots hold the sum of.
+  std::uint32_t flags = 0;       ///< StepPrologue::kEnded, kStop
+};
+
 /// Bytes of a bucket that are about to be sent off; `offset` is where they begin in it.
 struct BucketPiece {
   std::size_t bucket;
@@ -27,14 +34,9 @@ struct ReducerOptions {
   std::size_t bucket_bytes = std::size_t{1} << 20;
   /// Called for each piece just before it is sent off, while it is in cache. May change its values.
   std::function<void(const BucketPiece&)> before_launch = {};
-};
-
-/// What one rank says of a round when it begins.
-struct RoundCall {
-  ReduceOp op = ReduceOp::Mean;  ///< The same on all ranks: Mean or Sum.
-  double weight = 1;             ///< Of this rank in a Mean; with 0 its slots are not read.
-  std::uint32_t passes = 1;      ///< Backwards whose gradients the slots hold the sum of.
-  std::uint32_t flags = 0;       ///< StepPrologue::kEnded, kStop
+  /// If set, reduces a whole bucket instead of the reducer. What it starts is complete when what it returns has been
+  /// called, in the round's finish().
+  std::function<std::function<void()>(const BucketPiece&, const RoundCall&)> reduce_bucket = {};
 };
 
 /// What it says when it ends, beside what the reducer knows itself.
@@ -81,6 +83,9 @@ class Reducer {
   /// Waits until all slots hold the result. Every parameter must have been marked. True if slots have moved.
   bool finish(const RoundEnd& end = {});
 
+  /// Does this rank's share of what it has launched, as far as the others are there. False once all of it is complete.
+  bool progress();
+
   /// Of the last round, by rank, until the next begins.
   std::span<const StepPrologue> prologues() const { return prologues_; }
   std::span<const StepEpilogue> epilogues() const { return epilogues_; }
@@ -92,6 +97,7 @@ class Reducer {
   /// Pairs of ranks that computed the same gradients in the first round: fed the same batch, most likely.
   const std::vector<std::pair<int, int>>& twins() const { return twins_; }
   std::uint64_t rounds() const { return round_; }
+  const BucketPlan& plan() const { return plan_; }
 
  private:
   struct Bucket {
@@ -99,6 +105,7 @@ class Reducer {
     std::string label;
     std::size_t missing = 0;                               // parameters not ready in this round
     std::size_t launched = 0;                              // bytes whose operations were started
+    std::function<void()> complete;                        // of ReducerOptions::reduce_bucket
     std::vector<std::pair<Comm::Work, std::size_t>> work;  // with bytes
   };
 
@@ -118,6 +125,7 @@ class Reducer {
   BucketPlan plan_;
   std::vector<Bucket> buckets_;
   HeaderExchange<StepPrologue> prologue_;
+  std::string prologue_label_;
   HeaderExchange<StepEpilogue> epilogue_;
   std::uint64_t round_ = 0;
 
@@ -126,9 +134,10 @@ class Reducer {
   RoundCall call_;
   std::span<const StepPrologue> prologues_;  // empty until all have met
   std::span<const StepEpilogue> epilogues_;
-  std::size_t next_bucket_ = 0;                                // the first that is not fully launched
-  std::deque<std::pair<std::size_t, std::size_t>> in_flight_;  // launched and not waited for: bucket, its operation
-  std::vector<std::uint8_t> ready_;                            // by parameter
+  std::size_t next_bucket_ = 0;                               // the first that is not fully launched
+  std::vector<std::pair<std::size_t, std::size_t>> started_;  // in this order: bucket, its operation
+  std::size_t settled_ = 0;                                   // of these, waited for
+  std::vector<std::uint8_t> ready_;                           // by parameter
   std::vector<std::size_t> absent_;
   std::vector<std::size_t> arrival_order_;
   std::uint64_t gradient_hash_ = 0;

@@ -36,6 +36,7 @@ struct DataLoader::State {
   std::size_t batches() const { return (sampler.samples_per_epoch() + options.batch_size - 1) / options.batch_size; }
   Batch read(const std::vector<std::uint64_t>& of, std::size_t batch) const;
   void require_same_order() const;
+  void resume_at(Position position);
   void begin_epoch();
   Batch next();  // only while taken < total
   void run();
@@ -44,6 +45,7 @@ struct DataLoader::State {
   const Comm comm;
   const LoaderOptions options;
   Sampler sampler;
+  std::uint64_t done_before = 0;  // this epoch began, in a run that was resumed
 
   std::mutex mutex;
   std::condition_variable changed;
@@ -66,12 +68,25 @@ DataLoader::~DataLoader() = default;
 std::size_t DataLoader::batches() const { return state_->batches(); }
 std::uint64_t DataLoader::next_epoch() const { return state_->sampler.epoch(); }
 
+DataLoader::Position DataLoader::position() const {
+  const State& state = *state_;  // only this thread changes what is read here
+  if (state.taken == state.total) return {state.sampler.epoch(), state.sampler.done()};
+  const std::uint64_t read =
+      state.taken * state.options.batch_size * static_cast<std::uint64_t>(state.comm.world_size());
+  return {state.sampler.epoch() - 1, std::min<std::uint64_t>(state.done_before + read, state.dataset->size())};
+}
+
+std::size_t DataLoader::samples() const { return state_->dataset->size(); }
+void DataLoader::resume_at(Position position) { state_->resume_at(position); }
+
 DataLoader::Epoch DataLoader::epoch() {
   state_->begin_epoch();
   return Epoch(*this);
 }
 
-DataLoader::Epoch::~Epoch() { loader_->state_->comm.timeline().pause(); }
+DataLoader::Epoch::~Epoch() {
+  if (loader_ != nullptr) loader_->state_->comm.timeline().pause();
+}
 
 DataLoader::Iterator DataLoader::Epoch::begin() {
   Iterator first(loader_);
@@ -139,7 +154,16 @@ void DataLoader::State::require_same_order() const {
              comm.rank(), peer});
 }
 
+void DataLoader::State::resume_at(Position position) {
+  std::lock_guard lock(mutex);
+  sampler.resume_at(position.epoch, position.done);
+  ++epoch;  // what threads still read is of no use
+  total = claimed = taken = 0;
+  ready.clear();
+}
+
 void DataLoader::State::begin_epoch() {
+  done_before = sampler.done();
   auto next_indices = std::make_shared<const std::vector<std::uint64_t>>(sampler.next_epoch());
   std::lock_guard lock(mutex);
   indices = std::move(next_indices);

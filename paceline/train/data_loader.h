@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "paceline/comm/comm.h"
@@ -71,9 +72,9 @@ class DataLoader {
   /// The batches of one epoch, once: a range for `for`. Ends the one before, if it was left early.
   class Epoch {
    public:
+    Epoch(Epoch&& other) noexcept : loader_(std::exchange(other.loader_, nullptr)) {}
+    Epoch& operator=(Epoch&&) = delete;
     ~Epoch();
-    Epoch(const Epoch&) = delete;
-    Epoch& operator=(const Epoch&) = delete;
     Iterator begin();
     Iterator end();
 
@@ -88,6 +89,18 @@ class DataLoader {
   std::size_t batches() const;
   /// Number of the epoch that epoch() will give next, from 0.
   std::uint64_t next_epoch() const;
+
+  /// How far the reading is: an epoch, and how many samples of it all ranks together have been given. The same on all
+  /// ranks as long as they are in the same step.
+  struct Position {
+    std::uint64_t epoch = 0, done = 0;
+    bool operator==(const Position&) const = default;
+  };
+  Position position() const;
+  std::size_t samples() const;
+  /// The next epoch() goes on from there, whatever the number of ranks was, without a sample twice or left out. Epochs
+  /// after it are whole.
+  void resume_at(Position position);
 
  private:
   friend class Iterator;

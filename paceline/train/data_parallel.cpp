@@ -1,6 +1,7 @@
 #include "paceline/train/data_parallel.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -55,8 +56,12 @@ Replica checked_replica(const torch::nn::Module& module, const Comm& comm, const
   Replica replica = Replica::of(module);
   require_same_replica(
       comm, replica, options.name,
-      fmt::format("options with buckets of {} bytes, {}", options.bucket_bytes, to_string(options.reduction)));
-  broadcast_replica(comm, replica);
+      fmt::format("options with buckets of {} bytes, {}, uneven {}, ended ranks {}, not finite {}, "
+                  "replicas checked every {}, buffers {}, wire {}",
+                  options.bucket_bytes, to_string(options.reduction), static_cast<int>(options.uneven),
+                  static_cast<int>(options.ended_ranks), static_cast<int>(options.not_finite),
+                  options.check_replicas_every, static_cast<int>(options.buffers), static_cast<int>(options.wire)));
+  broadcast_replica(comm, replica, 0);
   return replica;
 }
 
@@ -111,7 +116,32 @@ bool DistributedDataParallel::averaged() const {
 
 void DistributedDataParallel::average() { state_->average(); }
 
-std::uint64_t DistributedDataParallel::rounds() const { return state_->reducer.rounds(); }
+void DistributedDataParallel::join() { state_->join(); }
+void DistributedDataParallel::request_stop() { state_->stop_requested = true; }
+bool DistributedDataParallel::stop_agreed() const { return state_->stop_agreed; }
+std::uint64_t DistributedDataParallel::skipped_rounds() const { return state_->skipped; }
+
+void DistributedDataParallel::sync_buffers(Buffers how) { state_->sync_buffers(how, 0, 1); }
+std::string DistributedDataParallel::explain() const { return state_->explain(); }
+
+UnusedParameters DistributedDataParallel::unused() const {
+  UnusedParameters names;
+  for (const std::size_t index : state_->absent_here) {
+    names.here.push_back(state_->parameters[index].name);
+    if (!state_->reducer.took_part(index)) names.everywhere.push_back(state_->parameters[index].name);
+  }
+  return names;
+}
+
+void DistributedDataParallel::attach(torch::optim::Optimizer& optimizer) { state_->optimizers.push_back(&optimizer); }
+void DistributedDataParallel::detach(torch::optim::Optimizer& optimizer) { std::erase(state_->optimizers, &optimizer); }
+const std::vector<torch::optim::Optimizer*>& DistributedDataParallel::optimizers() const { return state_->optimizers; }
+const Replica& DistributedDataParallel::replica() const { return state_->replica; }
+const std::vector<NamedTensor>& DistributedDataParallel::trained() const { return state_->parameters; }
+
+std::uint64_t DistributedDataParallel::rounds() const { return state_->rounds_before + state_->reducer.rounds(); }
+std::uint32_t DistributedDataParallel::accumulated() const { return state_->passes; }
+void DistributedDataParallel::resume_at(std::uint64_t done) { state_->rounds_before = done - state_->reducer.rounds(); }
 
 double DistributedDataParallel::total_weight() const {
   double total = 0;
@@ -128,23 +158,68 @@ DistributedDataParallel::State::State(torch::nn::Module& module, const Comm& wit
       options(std::move(how)),
       replica(checked_replica(module, comm, options)),
       parameters(trainable(replica)),
-      uses_slots(comm.world_size() > 1 || options.reduction == Reduction::Weighted),
-      reducer(comm, infos(parameters),
-              {.bucket_bytes = options.bucket_bytes,
-               .before_launch = [this](const BucketPiece& piece) { before_launch(piece); }}),
+      uses_slots(comm.world_size() > 1 || options.reduction == Reduction::Weighted || options.reduce_bucket),
+      reducer(comm, infos(parameters), reducer_options()),
       recorder(comm.timeline(), {.rank = comm.rank(), .threads = at::get_num_threads()}),
       pending(parameters.size()),
+      probes(parameters.size()),
       versions(parameters.size()),
       hooks(tensors(parameters), [this](std::size_t index) { on_gradient(index); }),
       watch(comm.timeline()) {
   bind_slots();
+  connect_batch_norms(module);
+  require_generator_of_its_own();
   // From here on each rank draws its own dropout and augmentation.
   if (comm.seed())
     torch::manual_seed(*comm.seed() + 0x9E3779B97F4A7C15ull * static_cast<std::uint64_t>(comm.rank() + 1));
 }
 
 DistributedDataParallel::State::~State() {
+  for (const auto& batch_norm : batch_norms) batch_norm->connect(nullptr);
   if (reducer.in_round()) comm.abort("its model was destroyed during backward");
+}
+
+ReducerOptions DistributedDataParallel::State::reducer_options() {
+  ReducerOptions result{.bucket_bytes = options.bucket_bytes,
+                        .before_launch = [this](const BucketPiece& piece) { before_launch(piece); }};
+  if (options.reduce_bucket) {
+    result.reduce_bucket = [this](const BucketPiece& p, const RoundCall& c) { return call_bucket_hook(p, c); };
+  } else if (options.wire != Wire::AsIs && comm.world_size() > 1) {
+    result.reduce_bucket = [this](const BucketPiece& p, const RoundCall& c) { return send_rounded(p, c); };
+  }
+  return result;
+}
+
+void DistributedDataParallel::State::connect_batch_norms(torch::nn::Module& module) {
+  for (const auto& part : module.modules(/*include_self=*/false)) {
+    if (auto found = std::dynamic_pointer_cast<SyncBatchNormImpl>(part)) batch_norms.push_back(std::move(found));
+  }
+  if (batch_norms.empty()) return;
+  batch_norm_link = std::make_shared<const SyncBatchNormImpl::Link>(
+      SyncBatchNormImpl::Link{.comm = comm.duplicate(), .while_waiting = [this] { return progress(); }});
+  for (const auto& batch_norm : batch_norms) batch_norm->connect(batch_norm_link);
+}
+
+bool DistributedDataParallel::State::progress() {
+  bool under_way = reducer.progress();
+  for (Rounded& bucket : rounded) under_way |= !bucket.work.test();
+  return under_way;
+}
+
+// Ranks that are threads would take turns in one generator, and none of them would have a stream of its own.
+void DistributedDataParallel::State::require_generator_of_its_own() {
+  if (!comm.seed() || comm.world_size() == 1) return;
+  static const char in_this_process = 0;
+  const auto all = comm.gather(fmt::format("{} {}", ::getpid(), fmt::ptr(&in_this_process)));
+  for (int peer = 0; peer < comm.world_size(); ++peer) {
+    if (peer == comm.rank() || all[peer] != all[comm.rank()]) continue;
+    comm.fail({ErrorCode::InvalidArgument,
+               fmt::format("ranks {} and {} are threads of one process, which share libtorch's one CPU generator: "
+                           "paceline::seed() cannot give each a random stream of its own. Start them as processes, or "
+                           "draw from generators of your own",
+                           std::min(peer, comm.rank()), std::max(peer, comm.rank())),
+               comm.rank(), peer});
+  }
 }
 
 void DistributedDataParallel::require_parameters(const std::vector<torch::Tensor>& of_optimizer) const {

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -12,6 +13,7 @@
 
 #include "paceline/comm/comm.h"
 #include "paceline/observe/recorder.h"
+#include "paceline/train/replica.h"
 
 namespace paceline {
 
@@ -28,6 +30,50 @@ enum class Reduction {
   Weighted,
 };
 
+/// What happens when a rank has no more data while others do; see join(). Ranks that end together are always fine.
+enum class Uneven {
+  GoOn,   ///< The others go on; the rank takes part with weight 0 and has their parameters and optimizers at the end.
+  Stop,   ///< All stop after the last step for which every rank had data.
+  Raise,  ///< All ranks throw Mismatch, which names the rank that ended.
+};
+
+/// How Reduction::Mean divides while some ranks have no more data.
+enum class EndedRanks {
+  LeaveOut,      ///< By the number of ranks that still have some.
+  CountAsZeros,  ///< By the number of all ranks.
+};
+
+/// What happens when a rank's gradient holds NaN or infinity. All ranks do the same in the same step.
+enum class NotFinite {
+  Raise,      ///< All throw Aborted, which names rank, parameter and step.
+  Skip,       ///< All drop the step's gradients, so that optimizers find nothing to do; the report says so.
+  GoOn,       ///< Only the report says so.
+  Unchecked,  ///< Nobody looks.
+};
+
+/// What becomes of buffers, e.g. batch norm's running statistics, which each rank updates by what it sees.
+enum class Buffers {
+  Own,        ///< Each rank keeps its own.
+  Broadcast,  ///< All get rank 0's (where it has no more data, those of the first rank that has).
+  Average,    ///< Floating-point buffers become their mean over ranks; others are broadcast.
+};
+
+/// The type in which gradients of 32 and 64 bits travel. They are rounded once on each rank, summed in float32, and
+/// rounded once more; replicas stay equal bit for bit. What a Float16 cannot hold counts as not finite.
+enum class Wire { AsIs, Float16, BFloat16 };
+
+/// A bucket whose gradients are all there, for a communication of one's own.
+struct GradientBucket {
+  std::size_t index;     ///< All ranks come with the same buckets in the same order.
+  torch::Tensor values;  ///< Of one dimension, over the bucket's memory.
+  const Comm& comm;
+  Reduction reduction;
+  double weight;  ///< Of this rank; with 0 its values do not count. Of Weighted, values are divided by it already.
+};
+/// Starts the reduction of a bucket; what it returns is called at the end of backward, after which `values` hold the
+/// result, the same on all ranks.
+using BucketHook = std::function<std::function<void()>(const GradientBucket&)>;
+
 struct DataParallelOptions {
   /// Gradients are reduced in buckets of about this size, in bytes. Smaller ones start earlier and stay in cache,
   /// larger ones cost fewer synchronisations. Does not change a bit of the result.
@@ -35,6 +81,23 @@ struct DataParallelOptions {
   /// Stands in messages and in the report.
   std::string name = "model";
   Reduction reduction = Reduction::Mean;
+  Uneven uneven = Uneven::GoOn;
+  EndedRanks ended_ranks = EndedRanks::LeaveOut;
+  /// Each gradient is looked at while it is in cache.
+  NotFinite not_finite = NotFinite::Raise;
+  /// Averagings between two comparisons of all ranks' parameters and optimizers, which throw Mismatch naming the first
+  /// that differs and the rank. 0 for none.
+  std::uint64_t check_replicas_every = 100;
+  /// After each averaging, never inside of forward. For once in a while, as before an evaluation: sync_buffers().
+  Buffers buffers = Buffers::Own;
+  Wire wire = Wire::AsIs;
+  BucketHook reduce_bucket = {};
+};
+
+/// Parameters without a gradient, by name.
+struct UnusedParameters {
+  std::vector<std::string> here;        ///< This rank's backwards reached none of these.
+  std::vector<std::string> everywhere;  ///< And of these not any rank's.
 };
 
 /// Keeps the replicas of a module in step: after loss.backward() returns, each parameter's grad() holds the mean over
@@ -85,8 +148,40 @@ class DistributedDataParallel {
   /// where no parameter takes part on this rank while it does on others.
   void average();
 
-  /// How often gradients were averaged.
+  /// Collective; after the loop over this rank's data. Takes part in the others' steps until all ranks are here, or
+  /// does what options.uneven says. Returns on all ranks with the same parameters, buffers and optimizers (those that
+  /// are a paceline::Optimizer of this model, with moments, counters and learning rates): where some ranks ended
+  /// earlier, they get those of one that went on to the end, and all gradients are undefined.
+  void join();
+  /// Asks all ranks to stop after the step of this rank's next backward; they see it in stop_agreed().
+  void request_stop();
+  /// Whether all ranks stop after this step; the same on all of them in the same step. Until join().
+  bool stop_agreed() const;
+
+  /// Collective. Makes buffers equal now.
+  void sync_buffers(Buffers how);
+
+  /// What this model is, how it is communicated, and what happened in the last step: some lines for a human.
+  std::string explain() const;
+  /// Of the last averaging.
+  UnusedParameters unused() const;
+  /// How many averagings were dropped (NotFinite::Skip, Uneven::Stop).
+  std::uint64_t skipped_rounds() const;
+
+  /// Optimizer<> makes itself known, so that it is compared, saved and handed on with the model.
+  void attach(torch::optim::Optimizer& optimizer);
+  void detach(torch::optim::Optimizer& optimizer);
+  /// For files beside this one: all parameters and buffers, the optimizers, and whether all may be read now.
+  const std::vector<torch::optim::Optimizer*>& optimizers() const;
+  const Replica& replica() const;
+  const std::vector<NamedTensor>& trained() const;
+
+  /// How often gradients were averaged, also before load().
   std::uint64_t rounds() const;
+  /// Backwards whose gradients are accumulated and not averaged.
+  std::uint32_t accumulated() const;
+  /// load() calls it: there were so many averagings before.
+  void resume_at(std::uint64_t rounds);
   /// Of the last averaging: the sum of all ranks' weights (Reduction::Weighted), or how many ranks counted.
   double total_weight() const;
 

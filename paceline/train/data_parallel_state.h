@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -13,6 +14,7 @@
 #include "paceline/train/data_parallel.h"
 #include "paceline/train/gradient_hooks.h"
 #include "paceline/train/replica.h"
+#include "paceline/train/sync_batch_norm.h"
 
 namespace paceline {
 
@@ -23,10 +25,12 @@ struct DistributedDataParallel::State {
 
   // The gradient's way (gradient_round.cpp), in the order in which it happens.
   void on_gradient(std::size_t index);
-  void begin_backward();
+  void begin_backward(std::size_t index);
   void begin_round(std::uint32_t flags);
   void keep_gradient(std::size_t index);
   void take_gradient(std::size_t index);
+  bool is_in_slot(std::size_t index) const;
+  void bring_to_slot(std::size_t index);
   void before_launch(const BucketPiece& piece);
   void end_backward();
   void average();
@@ -35,10 +39,36 @@ struct DistributedDataParallel::State {
   void bind_slots();
   void move_gradients();
 
+  // What the ranks decide in a round, by what all of them said (verdict.cpp).
+  void judge();
+  void judge_uneven();
+  int first_active() const;
+  void judge_finite();
+  void drop_gradients();
+  void look_for_not_finite();
+  void take_state_hash(std::uint32_t flags);
+  void compare_states();
+
+  void sync_buffers(Buffers how, int root, double weight);                                  // buffers.cpp
+  std::function<void()> send_rounded(const BucketPiece& piece, const RoundCall& call);      // wire.cpp
+  std::function<void()> call_bucket_hook(const BucketPiece& piece, const RoundCall& call);  // wire.cpp
+  ReducerOptions reducer_options();
+  void connect_batch_norms(torch::nn::Module& module);
+  bool progress();
+  void require_generator_of_its_own();
+  std::string explain() const;  // explain.cpp
+
+  // Ranks whose data end early (uneven.cpp).
+  void join();
+  void require_all_ended();
+  void adopt_state(int root);
+
   // What must not be (gradient_checks.cpp).
-  std::uint64_t require_averaged(std::uint64_t rounds_before);
+  std::uint64_t require_averaged(std::uint64_t since);
   void require_fresh(std::size_t index);
-  void require_dense(std::size_t index);
+  void require_no_graph(std::size_t index);
+  void require_unchanged(std::size_t but);
+  std::uint64_t probe(std::size_t index) const;
   void require_equal_passes();
   void require_still_frozen();
   [[noreturn]] void fail(ErrorCode code, const std::string& what);
@@ -68,9 +98,34 @@ struct DistributedDataParallel::State {
   int no_syncs = 0;                   // that live
   std::size_t accumulate = 1;
   std::optional<double> next_weight;
+  bool is_read = true;                                        // of what this rank sends off
   double divisor = 1;                                         // Weighted: of what this rank sends off
-  std::vector<std::uint32_t> versions;                        // Weighted: of the slots when they were averaged
+  std::vector<std::uint64_t> probes;                          // of slots that hold what was accumulated
+  std::vector<std::uint32_t> versions;                        // Sum, Weighted: of the slots when they were averaged
   std::vector<std::pair<std::size_t, torch::Tensor>> absent;  // of this round, with the gradient that was there
+
+  std::vector<std::size_t> absent_here;  // of the last round
+
+  RoundEnd end;                                                     // what this rank will say of the round
+  std::vector<std::pair<std::string, std::uint64_t>> state_hashes;  // behind end.state_hash
+  std::uint64_t skipped = 0;
+  std::uint64_t rounds_before = 0;  // load()
+
+  bool stop_requested = false, stop_agreed = false;
+  bool ended_early = false;  // since the last join, some rank
+  int last_active = 0;       // one that had data in the last round in which any had
+
+  std::vector<torch::optim::Optimizer*> optimizers;
+
+  struct Rounded {
+    Buffer memory;
+    Comm::Work work;
+    BucketPiece piece;
+  };
+  std::vector<Rounded> rounded;  // by bucket, with Wire::Float16 and BFloat16
+
+  std::vector<std::shared_ptr<SyncBatchNormImpl>> batch_norms;
+  std::shared_ptr<const SyncBatchNormImpl::Link> batch_norm_link;
 
   GradientHooks hooks;
   BackwardWatch watch;

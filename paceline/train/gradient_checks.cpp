@@ -3,11 +3,12 @@
 
 #include <algorithm>
 
+#include "paceline/base/hash.h"
 #include "paceline/train/data_parallel_state.h"
 
 namespace paceline {
 
-std::uint64_t DistributedDataParallel::State::require_averaged(std::uint64_t rounds_before) {
+std::uint64_t DistributedDataParallel::State::require_averaged(std::uint64_t since) {
   if (in_backward) fail_abandoned();
   require_still_frozen();
   if (passes > 0) {
@@ -16,7 +17,7 @@ std::uint64_t DistributedDataParallel::State::require_averaged(std::uint64_t rou
                      "(no_sync() or accumulate()); step after the backward that averages, or call average()",
                      passes, passes == 1 ? "" : "s"));
   }
-  if (reducer.rounds() > rounds_before) return reducer.rounds();
+  if (reducer.rounds() > since) return reducer.rounds();
   for (std::size_t index = 0; index < parameters.size(); ++index) {
     if (!hooks.still_watches(index, parameters[index].tensor)) fail_changed(parameters[index].name);
   }
@@ -30,7 +31,7 @@ std::uint64_t DistributedDataParallel::State::require_averaged(std::uint64_t rou
 void DistributedDataParallel::State::require_fresh(std::size_t index) {
   if (!uses_slots || options.reduction == Reduction::Mean || pending[index] || reducer.rounds() == 0) return;
   const torch::Tensor& gradient = parameters[index].tensor.grad();
-  if (!gradient.is_alias_of(slots[index]) || gradient._version() > versions[index] + 1) return;
+  if (!is_in_slot(index) || gradient._version() > versions[index] + 1) return;
   fail(
       ErrorCode::InvalidArgument,
       fmt::format("the gradient of '{}' was not zeroed after the last step, and with Reduction::{} it would count anew "
@@ -38,17 +39,42 @@ void DistributedDataParallel::State::require_fresh(std::size_t index) {
                   parameters[index].name, options.reduction == Reduction::Sum ? "Sum" : "Weighted"));
 }
 
-void DistributedDataParallel::State::require_dense(std::size_t index) {
+// Clipping gradients of which a part is still to come gives what no single process would. Only the gradient of
+// parameter `but` has had this backward's part added.
+void DistributedDataParallel::State::require_unchanged(std::size_t but) {
+  if (!uses_slots || passes < 2) return;
+  for (std::size_t index = 0; index < parameters.size(); ++index) {
+    const torch::Tensor& gradient = parameters[index].tensor.grad();
+    if (index == but || !pending[index] || !gradient.defined() || !is_in_slot(index)) continue;
+    if (probe(index) == probes[index] || gradient.eq(0).all().item<bool>()) continue;  // unchanged, or zeroed
+    fail(
+        ErrorCode::Aborted,
+        fmt::format("the gradient of '{}' was changed (clipped?) while it was accumulated and not averaged; clip after "
+                    "the backward that averages, by paceline::clip_grad_norm()",
+                    parameters[index].name));
+  }
+}
+
+// A hash of a few elements of a slot: what scales all of it changes one that is not zero. (Libtorch's clipping goes
+// past version counters.)
+std::uint64_t DistributedDataParallel::State::probe(std::size_t index) const {
+  constexpr std::size_t kElements = 8;
+  const auto* data = static_cast<const std::byte*>(slots[index].data_ptr());
+  const auto count = static_cast<std::size_t>(slots[index].numel());
+  const auto size = static_cast<std::size_t>(slots[index].element_size());
+  std::uint64_t hash = 0;
+  for (std::size_t i = 0; i < kElements && count > 0; ++i) {
+    hash = hash_of(std::span(data + i * (count - 1) / (kElements - 1) * size, size), hash);
+  }
+  return hash;
+}
+
+void DistributedDataParallel::State::require_no_graph(std::size_t index) {
   const torch::Tensor& gradient = parameters[index].tensor.grad();
   if (gradient.requires_grad()) {
     fail(ErrorCode::InvalidArgument,
          fmt::format("backward(create_graph=true) reached parameter '{}': an averaged gradient has no graph. Use "
                      "torch::autograd::grad for the inner derivative",
-                     parameters[index].name));
-  }
-  if (gradient.layout() != torch::kStrided) {
-    fail(ErrorCode::InvalidArgument,
-         fmt::format("parameter '{}' has a sparse gradient, which is not averaged yet; use a dense one",
                      parameters[index].name));
   }
 }

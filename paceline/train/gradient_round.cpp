@@ -1,25 +1,12 @@
 // A gradient's way between libtorch's hooks and the reducer.
-#include <fmt/format.h>
-
 #include <algorithm>
 
+#include "paceline/base/finite.h"
 #include "paceline/train/data_parallel_state.h"
+#include "paceline/train/tensor_over.h"
 
 namespace paceline {
 namespace {
-
-torch::Tensor tensor_over(const BucketPiece& piece) {
-  const auto type = [&] {
-    switch (piece.dtype) {
-      case Dtype::Float64: return torch::kFloat64;
-      case Dtype::Float16: return torch::kFloat16;
-      case Dtype::BFloat16: return torch::kBFloat16;
-      default: return torch::kFloat32;
-    }
-  }();
-  const auto count = static_cast<std::int64_t>(piece.bytes.size() / size_of(piece.dtype));
-  return torch::from_blob(piece.bytes.data(), {count}, type);
-}
 
 // A layout that covers its memory without gaps can be a slot's; any other gradient is kept contiguous, as libtorch
 // does.
@@ -32,7 +19,7 @@ std::vector<std::int64_t> slot_strides(const torch::Tensor& parameter) {
 
 // The hook of a parameter whose gradient is final.
 void DistributedDataParallel::State::on_gradient(std::size_t index) {
-  if (!in_backward) begin_backward();
+  if (!in_backward) begin_backward(index);
   else if (backward.expired()) fail_abandoned();
   require_fresh(index);
   if (averages) take_gradient(index);
@@ -40,7 +27,7 @@ void DistributedDataParallel::State::on_gradient(std::size_t index) {
 }
 
 // Whether it averages is decided here, at the first gradient of a backward.
-void DistributedDataParallel::State::begin_backward() {
+void DistributedDataParallel::State::begin_backward(std::size_t index) {
   if (options.reduction == Reduction::Weighted && !next_weight) {
     fail(ErrorCode::InvalidArgument,
          "backward() of a model with Reduction::Weighted needs a set_weight() of its own before it");
@@ -53,49 +40,75 @@ void DistributedDataParallel::State::begin_backward() {
   weight += next_weight.value_or(0);
   next_weight.reset();
   averages = no_syncs == 0 && passes >= accumulate;
+  require_unchanged(index);
   if (averages) begin_round(0);
 }
 
 void DistributedDataParallel::State::begin_round(std::uint32_t flags) {
+  if (stop_requested) flags |= StepPrologue::kStop;
   RoundCall call{.passes = passes, .flags = flags};
-  if (options.reduction == Reduction::Sum) call.op = ReduceOp::Sum;
-  if (options.reduction == Reduction::Weighted) call.weight = weight;
+  switch (options.reduction) {
+    case Reduction::Sum: call.op = ReduceOp::Sum; break;
+    case Reduction::Weighted: call.weight = weight; break;
+    case Reduction::Mean:
+      if ((flags & StepPrologue::kEnded) && passes == 0 && options.ended_ranks == EndedRanks::LeaveOut) call.weight = 0;
+  }
   divisor = options.reduction == Reduction::Weighted && weight > 0 ? weight : 1;
+  is_read = call.weight != 0;
+  end = {};
+  take_state_hash(flags);
   reducer.begin(call);
 }
 
 // Only accumulates: the gradient goes to its slot, where the next backwards add to it.
 void DistributedDataParallel::State::keep_gradient(std::size_t index) {
-  torch::Tensor& gradient = parameters[index].tensor.mutable_grad();
   pending[index] = 1;
-  if (!uses_slots || gradient.is_alias_of(slots[index])) return;
-  require_dense(index);
-  const torch::NoGradGuard no_grad;
-  slots[index].copy_(gradient);
-  gradient = slots[index];
+  if (!uses_slots) return;
+  if (!is_in_slot(index)) bring_to_slot(index);
+  probes[index] = probe(index);
 }
 
 // A gradient that was accumulated in place lies in its slot already; a fresh one is brought there.
 void DistributedDataParallel::State::take_gradient(std::size_t index) {
   torch::Tensor& gradient = parameters[index].tensor.mutable_grad();
   const torch::Tensor& slot = slots[index];
-  if (!uses_slots || gradient.is_alias_of(slot)) return reducer.mark_ready(index);
-  require_dense(index);
-  if (gradient.strides() == slot.strides() && gradient.scalar_type() == slot.scalar_type()) {
+  if (!uses_slots || is_in_slot(index)) return reducer.mark_ready(index);
+  require_no_graph(index);
+  if (gradient.layout() == torch::kStrided && gradient.strides() == slot.strides() &&
+      gradient.scalar_type() == slot.scalar_type()) {
     reducer.store(index, static_cast<const std::byte*>(gradient.data_ptr()));
+    gradient = slot;
   } else {
-    const torch::NoGradGuard no_grad;
-    slot.copy_(gradient);
+    bring_to_slot(index);
     reducer.mark_ready(index);
   }
-  gradient = slot;
+}
+
+bool DistributedDataParallel::State::is_in_slot(std::size_t index) const {
+  const torch::Tensor& gradient = parameters[index].tensor.grad();
+  return gradient.layout() == torch::kStrided && gradient.is_alias_of(slots[index]);
+}
+
+// Of any layout. A sparse gradient becomes a dense one: its places differ by rank.
+void DistributedDataParallel::State::bring_to_slot(std::size_t index) {
+  require_no_graph(index);
+  const torch::NoGradGuard no_grad;
+  torch::Tensor& gradient = parameters[index].tensor.mutable_grad();
+  if (gradient.layout() == torch::kStrided) slots[index].copy_(gradient);
+  else slots[index].zero_().add_(gradient);
+  gradient = slots[index];
 }
 
 // While the bytes are in cache. The reduction multiplies by the weight again, which no rank needs to know beforehand.
 void DistributedDataParallel::State::before_launch(const BucketPiece& piece) {
-  if (divisor == 1) return;
-  const torch::NoGradGuard no_grad;
-  tensor_over(piece).div_(divisor);
+  if (divisor != 1) {
+    const torch::NoGradGuard no_grad;
+    tensor_over(piece.dtype, piece.bytes).div_(divisor);
+  }
+  if (options.not_finite == NotFinite::Unchecked || end.bad_parameter != 0 || !is_read || !uses_slots) return;
+  if (const auto element = first_not_finite(piece.dtype, piece.bytes)) {
+    end.bad_parameter = 1 + reducer.parameter_at(piece.bucket, piece.offset + *element * size_of(piece.dtype));
+  }
 }
 
 // All hooks of this backward have run.
@@ -118,10 +131,11 @@ void DistributedDataParallel::State::average() {
 void DistributedDataParallel::State::finish_round() {
   const torch::NoGradGuard no_grad;
   require_still_frozen();
-  for (const std::size_t index : reducer.absent()) contribute_absent(index);
-  const bool moved = reducer.finish();
+  absent_here = reducer.absent();
+  for (const std::size_t index : absent_here) contribute_absent(index);
+  if (!uses_slots) look_for_not_finite();
+  if (reducer.finish(end)) move_gradients();
   require_equal_passes();
-  if (moved) move_gradients();
   for (auto& [index, before] : absent) {
     if (reducer.took_part(index)) {
       if (uses_slots) parameters[index].tensor.mutable_grad() = slots[index];
@@ -133,14 +147,10 @@ void DistributedDataParallel::State::finish_round() {
   std::fill(pending.begin(), pending.end(), 0);
   passes = 0;
   weight = 0;
+  stop_requested = false;
+  judge();
+  if (options.buffers != Buffers::Own) sync_buffers(options.buffers, first_active(), is_read ? 1 : 0);
   for (std::size_t index = 0; index < slots.size(); ++index) versions[index] = slots[index]._version();
-  for (const auto& [a, b] : reducer.twins()) {
-    recorder.add_finding(
-        {.id = "same_batch",
-         .severity = Severity::Error,
-         .evidence = fmt::format("ranks {} and {} computed the same gradients in the first step", a, b),
-         .fix = "they read the same samples: use paceline::DataLoader, or give each rank its part"});
-  }
 }
 
 // One process would add nothing to this gradient, so the rank contributes what is there: what earlier backwards
@@ -153,10 +163,8 @@ void DistributedDataParallel::State::contribute_absent(std::size_t index) {
   if (uses_slots) {
     if (!gradient.defined()) {
       slots[index].zero_();
-    } else if (!gradient.is_alias_of(slots[index])) {
-      require_dense(index);
-      slots[index].copy_(gradient);
-      gradient = slots[index];
+    } else if (!is_in_slot(index)) {
+      bring_to_slot(index);
     }
     if (!accumulated) absent.emplace_back(index, gradient.defined() ? slots[index].clone() : torch::Tensor());
   }
@@ -181,7 +189,9 @@ void DistributedDataParallel::State::move_gradients() {
   bind_slots();
   for (std::size_t index = 0; index < parameters.size(); ++index) {
     torch::Tensor& gradient = parameters[index].tensor.mutable_grad();
-    if (gradient.defined() && gradient.is_alias_of(old[index])) gradient = slots[index];
+    if (gradient.defined() && gradient.layout() == torch::kStrided && gradient.is_alias_of(old[index])) {
+      gradient = slots[index];
+    }
   }
 }
 

@@ -3,6 +3,7 @@
 #include <torch/torch.h>
 
 #include <cstdint>
+#include <functional>
 #include <utility>
 #include <vector>
 
@@ -15,7 +16,7 @@ namespace paceline {
 /// schedulers and serialisation take it as such.
 ///
 /// step() throws if the gradients were never averaged: the module was cast or moved after it was wrapped, or backward
-/// ended in an exception. Its time goes to the step's account as "optimizer".
+/// ended in an exception. Destroy it before `ddp`. Its time goes to the step's account as "optimizer".
 ///
 ///     paceline::Optimizer<torch::optim::SGD> optimizer(ddp, model->parameters(), torch::optim::SGDOptions(0.1));
 template <class Base>
@@ -24,26 +25,38 @@ class Optimizer final : public Base {
   template <class Options>
   Optimizer(DistributedDataParallel& ddp, std::vector<torch::Tensor> parameters, Options options)
       : Base(std::move(parameters), std::move(options)), ddp_(ddp) {
-    require_parameters();
+    introduce();
   }
   template <class Options>
   Optimizer(DistributedDataParallel& ddp, std::vector<torch::optim::OptimizerParamGroup> groups, Options options)
       : Base(std::move(groups), std::move(options)), ddp_(ddp) {
-    require_parameters();
+    introduce();
   }
+  ~Optimizer() override { ddp_.detach(*this); }
+  Optimizer(const Optimizer&) = delete;
+  Optimizer& operator=(const Optimizer&) = delete;
 
   torch::Tensor step(torch::optim::Optimizer::LossClosure closure = nullptr) override {
     const bool has_closure = closure != nullptr;  // then backward runs inside step()
     if (!has_closure) rounds_ = ddp_.require_averaged(rounds_);
+    if (on_step_.before) on_step_.before();
     torch::Tensor loss;
     {
       const ScopedPhase phase(ddp_.comm().timeline(), Phase::Optimizer);
       loss = Base::step(std::move(closure));
     }
     if (has_closure) rounds_ = ddp_.require_averaged(rounds_);
+    if (on_step_.after) on_step_.after();
     ddp_.comm().timeline().end_of_update();
     return loss;
   }
+
+  /// Called by each step(), once the gradients are known to be averaged and after the update. Ranks must do the same.
+  struct StepHooks {
+    std::function<void()> before = {};
+    std::function<void()> after = {};
+  };
+  void on_step(StepHooks hooks) { on_step_ = std::move(hooks); }
 
   /// Undefines the gradients, as newer libtorch does by default: the next backward then need not read zeros. With
   /// `set_to_none` false they are zeroed.
@@ -60,12 +73,14 @@ class Optimizer final : public Base {
   }
 
  private:
-  void require_parameters() {
+  void introduce() {
     for (auto& group : this->param_groups()) ddp_.require_parameters(group.params());
+    ddp_.attach(*this);
   }
 
   DistributedDataParallel& ddp_;
   std::uint64_t rounds_ = 0;
+  StepHooks on_step_;
 };
 
 }  // namespace paceline

@@ -141,8 +141,8 @@ struct FromJson {
 };
 
 const std::string& name_of(const torch::Tensor& parameter, const std::vector<NamedTensor>& names) {
-  const auto found =
-      std::find_if(names.begin(), names.end(), [&](const NamedTensor& named) { return named.tensor.is_same(parameter); });
+  const auto found = std::find_if(names.begin(), names.end(),
+                                  [&](const NamedTensor& named) { return named.tensor.is_same(parameter); });
   if (found == names.end()) {
     throw Error(ErrorCode::InvalidArgument, "the optimizer has a parameter that the model does not have");
   }
@@ -207,9 +207,17 @@ OptimizerState state_of(const Optimizer& constant, const std::vector<NamedTensor
 }
 
 void set_state(Optimizer& optimizer, const std::vector<NamedTensor>& names, const OptimizerState& state) {
+  prepared_state(optimizer, names, state)();
+}
+
+std::function<void()> prepared_state(Optimizer& optimizer, const std::vector<NamedTensor>& names,
+                                     const OptimizerState& state) {
   const torch::NoGradGuard no_grad;
-  std::vector<std::pair<std::string, std::unique_ptr<OptimizerParamState>>> loaded;
-  std::vector<std::unique_ptr<OptimizerOptions>> options_of_groups;
+  struct Prepared {
+    std::vector<std::pair<std::string, std::unique_ptr<OptimizerParamState>>> states;
+    std::vector<std::unique_ptr<OptimizerOptions>> options;
+  };
+  const auto prepared = std::make_shared<Prepared>();
   try {
     const json scalars = json::parse(state.scalars);
     const std::string kind = kind_of(optimizer.defaults());
@@ -220,8 +228,8 @@ void set_state(Optimizer& optimizer, const std::vector<NamedTensor>& names, cons
     require_same_groups(optimizer, names, scalars);
     for (std::size_t g = 0; g < optimizer.param_groups().size(); ++g) {
       auto& group = optimizer.param_groups()[g];
-      options_of_groups.push_back(group.options().clone());
-      with_kind(*options_of_groups.back(), [&](auto& options, auto tag, const char*) {
+      prepared->options.push_back(group.options().clone());
+      with_kind(*prepared->options.back(), [&](auto& options, auto tag, const char*) {
         using State = typename decltype(tag)::type;
         each(options, FromJson{scalars.at("groups")[g]});
         for (const auto& parameter : group.params()) {
@@ -239,19 +247,20 @@ void set_state(Optimizer& optimizer, const std::vector<NamedTensor>& names, cons
           }
           auto made = std::make_unique<State>();
           each(*made, FromJson{saved, &state.tensors, name});
-          loaded.emplace_back(key_of(parameter), std::move(made));
+          prepared->states.emplace_back(key_of(parameter), std::move(made));
         }
       });
     }
   } catch (const json::exception& error) {
     throw Error(ErrorCode::InvalidArgument, fmt::format("the optimizer's state is damaged: {}", error.what()));
   }
-  // Nothing fails from here on.
-  optimizer.state().clear();
-  for (auto& [key, made] : loaded) optimizer.state()[key] = std::move(made);
-  for (std::size_t g = 0; g < options_of_groups.size(); ++g) {
-    optimizer.param_groups()[g].set_options(std::move(options_of_groups[g]));
-  }
+  return [&optimizer, prepared] {
+    optimizer.state().clear();
+    for (auto& [key, made] : prepared->states) optimizer.state()[key] = std::move(made);
+    for (std::size_t g = 0; g < prepared->options.size(); ++g) {
+      optimizer.param_groups()[g].set_options(std::move(prepared->options[g]));
+    }
+  };
 }
 
 std::string layout_of(const std::vector<NamedTensor>& tensors) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -23,9 +24,12 @@ OptimizerState state_of(const torch::optim::Optimizer& optimizer, const std::vec
 /// Gives `optimizer` that state; tensors are copied. Checks all of it first: throws InvalidArgument, and has changed
 /// nothing, unless it is of the same kind with the same groups of the same parameters.
 void set_state(torch::optim::Optimizer& optimizer, const std::vector<NamedTensor>& names, const OptimizerState& state);
+/// The same in two: what it returns changes the optimizer, and does not fail.
+std::function<void()> prepared_state(torch::optim::Optimizer& optimizer, const std::vector<NamedTensor>& names,
+                                     const OptimizerState& state);
 
-/// "shape" and "dtype" of each tensor in a line of JSON, and tensors of that form: what set_state() needs on a rank that
-/// gets the values from another one.
+/// "shape" and "dtype" of each tensor in a line of JSON, and tensors of that form: what set_state() needs on a rank
+/// that gets the values from another one.
 std::string layout_of(const std::vector<NamedTensor>& tensors);
 std::vector<NamedTensor> tensors_of(const std::string& layout);
 

@@ -77,16 +77,19 @@ void require_same_replica(const Comm& comm, const Replica& replica, const std::s
              comm.rank(), peer});
 }
 
-void broadcast_replica(const Comm& comm, const Replica& replica) {
+void broadcast_replica(const Comm& comm, const Replica& replica, int root) {
+  broadcast_tensors(comm, replica.parameters, root);
+  broadcast_tensors(comm, replica.buffers, root);
+}
+
+void broadcast_tensors(const Comm& comm, const std::vector<NamedTensor>& tensors, int root) {
   if (comm.world_size() == 1) return;
   const torch::NoGradGuard no_grad;
-  const auto broadcast = [&](const NamedTensor& named) {
+  for (const NamedTensor& named : tensors) {
     torch::Tensor values = named.tensor.detach().contiguous();
-    comm.broadcast(Dtype::UInt8, {static_cast<std::byte*>(values.data_ptr()), values.nbytes()}, 0);
+    comm.broadcast(Dtype::UInt8, {static_cast<std::byte*>(values.data_ptr()), values.nbytes()}, root);
     if (values.data_ptr() != named.tensor.data_ptr()) named.tensor.detach().copy_(values);
-  };
-  for (const NamedTensor& parameter : replica.parameters) broadcast(parameter);
-  for (const NamedTensor& buffer : replica.buffers) broadcast(buffer);
+  }
 }
 
 Dtype gradient_dtype(const NamedTensor& parameter) {

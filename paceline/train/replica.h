@@ -28,8 +28,9 @@ struct Replica {
 void require_same_replica(const Comm& comm, const Replica& replica, const std::string& model,
                           const std::string& settings);
 
-/// Collective. Gives all ranks rank 0's values.
-void broadcast_replica(const Comm& comm, const Replica& replica);
+/// Collective. Gives all ranks the values of `root`.
+void broadcast_replica(const Comm& comm, const Replica& replica, int root);
+void broadcast_tensors(const Comm& comm, const std::vector<NamedTensor>& tensors, int root);
 
 /// Throws InvalidArgument naming the parameter if its type cannot be averaged.
 Dtype gradient_dtype(const NamedTensor& parameter);

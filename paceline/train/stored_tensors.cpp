@@ -1,0 +1,100 @@
+#include "paceline/train/stored_tensors.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace paceline {
+namespace {
+
+constexpr std::pair<torch::ScalarType, const char*> kTypes[] = {
+    {torch::kFloat64, "F64"}, {torch::kFloat32, "F32"}, {torch::kFloat16, "F16"}, {torch::kBFloat16, "BF16"},
+    {torch::kInt64, "I64"},   {torch::kInt32, "I32"},   {torch::kInt16, "I16"},   {torch::kInt8, "I8"},
+    {torch::kUInt8, "U8"},    {torch::kBool, "BOOL"}};
+
+std::string describe(const NamedTensor& named) {
+  return fmt::format("'{}' {} [{}]", named.name, c10::toString(named.tensor.scalar_type()),
+                     fmt::join(named.tensor.sizes(), ", "));
+}
+
+/// Adds "what a, b, c and 5 more" to `message`.
+void list(std::string& message, const char* what, const std::vector<std::string>& items) {
+  constexpr std::size_t kShown = 4;
+  if (items.empty()) return;
+  const auto shown = std::min(items.size(), kShown);
+  message +=
+      fmt::format("{}{} {}", message.empty() ? "" : "; ", what, fmt::join(items.begin(), items.begin() + shown, ", "));
+  if (items.size() > shown) message += fmt::format(" and {} more", items.size() - shown);
+}
+
+}  // namespace
+
+std::vector<StoredTensor> stored(const std::vector<NamedTensor>& tensors, std::vector<torch::Tensor>& keep) {
+  std::vector<StoredTensor> result;
+  for (const NamedTensor& named : tensors) {
+    const auto type = std::find_if(std::begin(kTypes), std::end(kTypes),
+                                   [&](const auto& t) { return t.first == named.tensor.scalar_type(); });
+    if (type == std::end(kTypes) || named.tensor.layout() != torch::kStrided) {
+      throw Error(ErrorCode::InvalidArgument,
+                  fmt::format("{} cannot be saved: its type is not known to safetensors", describe(named)));
+    }
+    keep.push_back(named.tensor.detach().contiguous());
+    StoredTensor tensor{.name = named.name, .dtype = type->second, .shape = {}, .data = {}};
+    for (const std::int64_t extent : named.tensor.sizes()) tensor.shape.push_back(static_cast<std::uint64_t>(extent));
+    tensor.data = {static_cast<const std::byte*>(keep.back().data_ptr()), keep.back().nbytes()};
+    result.push_back(std::move(tensor));
+  }
+  return result;
+}
+
+std::vector<NamedTensor> tensors_in(const SafetensorsFile& file) {
+  std::vector<NamedTensor> result;
+  for (const StoredTensor& tensor : file.tensors) {
+    const auto type =
+        std::find_if(std::begin(kTypes), std::end(kTypes), [&](const auto& t) { return tensor.dtype == t.second; });
+    if (type == std::end(kTypes)) {
+      throw Error(ErrorCode::Corrupt,
+                  fmt::format("tensor '{}' has type {}, which libtorch does not have", tensor.name, tensor.dtype));
+    }
+    std::vector<std::int64_t> shape(tensor.shape.begin(), tensor.shape.end());
+    // Not by from_blob: the format does not promise alignment.
+    torch::Tensor copy = torch::empty(shape, type->first);
+    std::copy(tensor.data.begin(), tensor.data.end(), static_cast<std::byte*>(copy.data_ptr()));
+    result.push_back({tensor.name, std::move(copy)});
+  }
+  return result;
+}
+
+void require_same_tensors(const std::vector<NamedTensor>& have, const std::vector<NamedTensor>& wanted,
+                          const std::string& what) {
+  const auto find = [](const std::vector<NamedTensor>& in, const std::string& name) {
+    return std::find_if(in.begin(), in.end(), [&](const NamedTensor& t) { return t.name == name; });
+  };
+  std::vector<std::string> missing, extra, different;
+  for (const NamedTensor& named : wanted) {
+    const auto found = find(have, named.name);
+    if (found == have.end()) {
+      missing.push_back("'" + named.name + "'");
+    } else if (found->tensor.sizes() != named.tensor.sizes() ||
+               found->tensor.scalar_type() != named.tensor.scalar_type()) {
+      different.push_back(fmt::format("{} where {} was expected", describe(*found), describe(named)));
+    }
+  }
+  for (const NamedTensor& named : have) {
+    if (find(wanted, named.name) == wanted.end()) extra.push_back("'" + named.name + "'");
+  }
+  std::string message;
+  list(message, "it lacks", missing);
+  list(message, "it has", different);
+  list(message, "it has in addition", extra);
+  if (!message.empty())
+    throw Error(ErrorCode::InvalidArgument, fmt::format("{} is of another model: {}", what, message));
+}
+
+const torch::Tensor& find_tensor(const std::vector<NamedTensor>& tensors, const std::string& name) {
+  return std::find_if(tensors.begin(), tensors.end(), [&](const NamedTensor& t) { return t.name == name; })->tensor;
+}
+
+}  // namespace paceline

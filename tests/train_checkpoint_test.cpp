@@ -1,0 +1,384 @@
+// Saving a whole job and going on from it, and what happens when the disk, the file or the model is not right.
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+
+#include <csignal>
+#include <mutex>
+#include <set>
+
+#include "paceline/train/checkpoint.h"
+#include "paceline/train/optimizer_state.h"
+#include "temporary_folder.h"
+#include "train_failures.h"
+#include "train_models.h"
+
+namespace paceline {
+namespace {
+
+namespace fs = std::filesystem;
+using test::expect_all_say;
+using test::failures;
+using test::Samples;
+using torch::nn::Sequential;
+
+constexpr std::size_t kBatch = 3;
+
+/// With dropout, for the random state, and batch norm, for buffers that differ by rank.
+Sequential model_with_everything() {
+  return Sequential(torch::nn::Linear(12, 16), torch::nn::BatchNorm1d(16), torch::nn::Dropout(0.3),
+                    torch::nn::Linear(16, 5));
+}
+
+/// A job of one rank. Ranks are threads here, which share libtorch's random generator: one at a time draws from it, so
+/// that a run can be repeated.
+template <class Base, class Options>
+struct Training {
+  const Comm comm;
+  Sequential model = model_with_everything();
+  DistributedDataParallel ddp;
+  Optimizer<Base> optimizer;
+  DataLoader loader;
+  JobState job;
+
+  Training(const Comm& with, const Options& options, const Samples& all)
+      : comm(with),
+        ddp(*model, comm, {.bucket_bytes = 256, .check_replicas_every = 2}),
+        optimizer(ddp, model->parameters(), options),
+        loader(std::make_shared<TensorDataset>(all.data, all.target), comm, {.batch_size = kBatch, .seed = 5}),
+        job{.loaders = {&loader}, .numbers = {{"steps", 0}}} {}
+
+  /// `steps` more, over as many epochs as it takes; a hash of all that was fed.
+  std::uint64_t run(int steps) {
+    std::uint64_t fed = 0;
+    while (steps > 0) {
+      for (auto& batch : loader.epoch()) {
+        optimizer.zero_grad();
+        fed = hash_of(std::to_string(fed), test::hash_of_tensors({batch.data}));
+        torch::nn::functional::cross_entropy(model->forward(batch.data), batch.target).backward();
+        optimizer.param_groups()[0].options().set_lr(0.02 / (1 + ++job.numbers["steps"]));
+        optimizer.step();
+        if (--steps == 0) break;
+      }
+    }
+    return fed;
+  }
+  std::uint64_t hash() {
+    std::vector<torch::Tensor> tensors = model->parameters();
+    for (const auto& buffer : model->buffers()) tensors.push_back(buffer);
+    const OptimizerState state = state_of(optimizer, ddp.replica().parameters);
+    for (const auto& moment : state.tensors) tensors.push_back(moment.tensor);
+    return hash_of(state.scalars, test::hash_of_tensors(tensors));
+  }
+};
+
+// A13: three steps, save, load into a new job, three more are six, bit for bit; in one process, where the random state
+// is not shared.
+template <class Base, class Options>
+void check_resume(const Options& options, int steps_before) {
+  const TemporaryFolder folder;
+  const Samples all(20);  // an epoch has 7 steps, the last of 2 samples
+  const Comm comm = Comm::solo();
+  torch::manual_seed(3);
+  Training<Base, Options> whole(comm, options, all);
+  Training<Base, Options> first(comm, options, all);
+  torch::manual_seed(1);
+  for (std::size_t i = 0; i < whole.model->parameters().size(); ++i) {
+    const torch::NoGradGuard no_grad;
+    first.model->parameters()[i].copy_(whole.model->parameters()[i]);
+  }
+  torch::manual_seed(9);
+  whole.run(steps_before);
+  const auto fed = whole.run(6);
+  torch::manual_seed(9);
+  first.run(steps_before);
+  first.run(3);
+  const auto path = save(folder.path, first.ddp, first.job);
+  torch::manual_seed(77);  // another process would have another state
+  Training<Base, Options> second(comm, options, all);
+  const auto loaded = load(folder.path, second.ddp, second.job);
+  ASSERT_TRUE(loaded);
+  EXPECT_EQ(loaded->path, path);
+  EXPECT_TRUE(loaded->damaged.empty());
+  EXPECT_EQ(loaded->rounds, static_cast<std::uint64_t>(steps_before + 3));
+  EXPECT_EQ(second.job.numbers["steps"], steps_before + 3);
+  EXPECT_EQ(second.hash(), first.hash());
+  second.run(3);
+  EXPECT_EQ(second.hash(), whole.hash());
+  EXPECT_EQ(second.ddp.rounds(), static_cast<std::uint64_t>(steps_before + 6));
+  EXPECT_NE(fed, 0u);
+}
+
+TEST(A13Resume, ThreeAndThreeStepsAreSixBitForBit) {
+  check_resume<torch::optim::SGD>(torch::optim::SGDOptions(0.1).momentum(0.9).nesterov(true), 0);
+  check_resume<torch::optim::SGD>(torch::optim::SGDOptions(0.1), 3);
+  check_resume<torch::optim::SGD>(torch::optim::SGDOptions(0.1).momentum(0.5), 4);
+  check_resume<torch::optim::SGD>(torch::optim::SGDOptions(0.1), 2);
+  check_resume<torch::optim::Adam>(torch::optim::AdamOptions(1e-2).amsgrad(true), 0);
+  check_resume<torch::optim::AdamW>(torch::optim::AdamWOptions(1e-2), 5);
+  check_resume<torch::optim::Adagrad>(torch::optim::AdagradOptions(1e-2), 0);
+  check_resume<torch::optim::RMSprop>(torch::optim::RMSpropOptions(1e-2).momentum(0.9).centered(true), 0);
+}
+
+/// Without dropout: threads share a generator.
+Sequential plain_model() {
+  return Sequential(torch::nn::Linear(12, 8), torch::nn::BatchNorm1d(8), torch::nn::Linear(8, 5));
+}
+
+struct SmallJob {
+  Sequential model;
+  DistributedDataParallel ddp;
+  Optimizer<torch::optim::Adam> optimizer;
+  DataLoader loader;
+  JobState job;
+  SmallJob(const Comm& comm, const Samples& all, Sequential with = plain_model())
+      : model(std::move(with)),
+        ddp(*model, comm, {.check_replicas_every = 1}),
+        optimizer(ddp, model->parameters(), torch::optim::AdamOptions(1e-2)),
+        loader(std::make_shared<TensorDataset>(all.data, all.target), comm, {.batch_size = kBatch, .seed = 5}),
+        job{.loaders = {&loader}} {}
+  /// At most `steps`, of one epoch; the samples that were fed, by their first number.
+  std::vector<float> run(int steps) {
+    std::vector<float> fed;
+    for (auto& batch : loader.epoch()) {
+      optimizer.zero_grad();
+      torch::nn::functional::cross_entropy(model->forward(batch.data), batch.target).backward();
+      optimizer.step();
+      for (std::int64_t i = 0; i < batch.size(); ++i) fed.push_back(batch.data[i][0].item<float>());
+      if (--steps == 0) break;
+    }
+    return fed;
+  }
+  std::uint64_t hash() {
+    std::vector<torch::Tensor> tensors = model->parameters();
+    for (const auto& buffer : model->buffers()) tensors.push_back(buffer);
+    const OptimizerState state = state_of(optimizer, ddp.replica().parameters);
+    for (const auto& moment : state.tensors) tensors.push_back(moment.tensor);
+    return hash_of(state.scalars, test::hash_of_tensors(tensors));
+  }
+};
+
+TEST(A13Resume, OfSeveralRanksEachGetsItsOwnBuffersBack) {
+  for (const int n : {2, 3}) {
+    const TemporaryFolder folder;
+    const Samples all(60);
+    std::vector<std::uint64_t> wanted(static_cast<std::size_t>(n));
+    test::on_ranks(n, ThreadEngine::SharedMemory, [&](const Comm& comm) {
+      SmallJob job(comm, all);
+      job.run(3);
+      save(folder.path, job.ddp, job.job);
+      job.run(2);  // a new epoch in both runs
+      wanted[static_cast<std::size_t>(comm.rank())] = 0;
+    });
+    test::on_ranks(n, ThreadEngine::SharedMemory, [&](const Comm& comm) {
+      SmallJob once(comm, all);
+      JobState& job = once.job;
+      ASSERT_TRUE(load(folder.path, once.ddp, job));
+      once.run(4);
+      wanted[static_cast<std::size_t>(comm.rank())] = once.hash();
+    });
+    EXPECT_NE(wanted[0], wanted[1]) << "running statistics are each rank's own";
+    test::on_ranks(n, ThreadEngine::SharedMemory, [&](const Comm& comm) {
+      SmallJob first(comm, all);
+      load(folder.path, first.ddp, first.job);
+      first.run(2);
+      save(folder.path, first.ddp, first.job);
+      SmallJob second(comm, all);
+      load(folder.path, second.ddp, second.job);
+      EXPECT_EQ(second.hash(), first.hash());
+      second.run(2);
+      EXPECT_EQ(second.hash(), wanted[static_cast<std::size_t>(comm.rank())]);
+    });
+  }
+}
+
+// A12: the rest of the epoch is read by another number of ranks, each sample once.
+TEST(A12Resume, OnAnotherNumberOfRanksReadsTheRestOfTheEpochOnce) {
+  // Without batch norm, which refuses a last batch of one sample.
+  const auto network = [] { return Sequential(torch::nn::Linear(12, 8), torch::nn::Tanh(), torch::nn::Linear(8, 5)); };
+  for (const auto& [before, after] : {std::pair(2, 3), std::pair(3, 2), std::pair(3, 1), std::pair(1, 4)}) {
+    const TemporaryFolder folder;
+    const Samples all(61);
+    std::multiset<float> fed;
+    std::mutex mutex;
+    const auto note = [&](const std::vector<float>& samples) {
+      const std::lock_guard lock(mutex);
+      fed.insert(samples.begin(), samples.end());
+    };
+    test::on_ranks(before, ThreadEngine::SharedMemory, [&](const Comm& comm) {
+      SmallJob job(comm, all, network());
+      note(job.run(4));
+      save(folder.path, job.ddp, job.job);
+    });
+    test::on_ranks(after, ThreadEngine::SharedMemory, [&](const Comm& comm) {
+      SmallJob job(comm, all, network());
+      ASSERT_TRUE(load(folder.path, job.ddp, job.job));
+      EXPECT_TRUE(test::same_on_all_ranks(comm, test::hash_of_tensors(job.model->parameters())));
+      note(job.run(1000));
+      EXPECT_EQ(job.loader.position(), (DataLoader::Position{1, 0}));
+    });
+    std::set<float> once(fed.begin(), fed.end());
+    EXPECT_EQ(once.size(), 61u);
+    EXPECT_LT(fed.size(), 61u + static_cast<std::size_t>(after)) << "but for what makes the ranks' parts equal";
+  }
+}
+
+TEST(Resume, WithoutACheckpointIsAFreshStart) {
+  const TemporaryFolder folder;
+  const Samples all(12);
+  test::on_ranks(2, ThreadEngine::SharedMemory, [&](const Comm& comm) {
+    SmallJob job(comm, all);
+    EXPECT_FALSE(load(folder.path / "none", job.ddp, job.job));
+    EXPECT_FALSE(load(folder.path, job.ddp, job.job));
+  });
+}
+
+TEST(Damage, TheLastSoundCheckpointIsTaken) {
+  const TemporaryFolder folder;
+  const Samples all(60);
+  test::on_ranks(2, ThreadEngine::SharedMemory, [&](const Comm& comm) {
+    SmallJob job(comm, all);
+    job.run(2);
+    const fs::path good = save(folder.path, job.ddp, job.job);
+    const auto hash = job.hash();
+    job.run(1);
+    const fs::path newest = save(folder.path, job.ddp, job.job);
+    comm.barrier();
+    if (comm.rank() == 0) fs::resize_file(newest / "optimizer-0.safetensors", 100);  // torn
+    comm.barrier();
+    SmallJob again(comm, all);
+    const auto loaded = load(folder.path, again.ddp, again.job);
+    ASSERT_TRUE(loaded);
+    EXPECT_EQ(loaded->path, good);
+    ASSERT_EQ(loaded->damaged.size(), 1u);
+    EXPECT_NE(loaded->damaged[0].find("optimizer-0.safetensors has 100 bytes where"), std::string::npos);
+    EXPECT_EQ(again.hash(), hash);
+    comm.barrier();
+    if (comm.rank() == 0) fs::remove(good / "manifest.json");
+    comm.barrier();
+    const auto before = again.hash();
+    try {
+      load(folder.path, again.ddp, again.job);
+      ADD_FAILURE() << "loaded";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::Corrupt);
+      EXPECT_NE(error.message().find("holds no sound checkpoint"), std::string::npos) << error.message();
+    }
+    EXPECT_EQ(again.hash(), before);
+    again.run(1);  // the communicator lives on
+  });
+}
+
+TEST(Damage, ACheckpointOfAnotherJobIsRefusedByName) {
+  const TemporaryFolder folder;
+  const Samples all(60);
+  test::on_ranks(2, ThreadEngine::SharedMemory, [&](const Comm& comm) {
+    SmallJob job(comm, all);
+    job.run(1);
+    save(folder.path, job.ddp, job.job);
+    const auto refused = [&](SmallJob& other, const std::vector<std::string>& parts) {
+      const auto before = other.hash();
+      try {
+        load(folder.path, other.ddp, other.job);
+        ADD_FAILURE() << "loaded";
+      } catch (const Error& error) {
+        EXPECT_EQ(error.code(), ErrorCode::InvalidArgument);
+        expect_all_say({error.message()}, parts);
+      }
+      EXPECT_EQ(other.hash(), before) << "nothing was applied";
+    };
+    SmallJob wider(comm, all, Sequential(torch::nn::Linear(12, 9), torch::nn::BatchNorm1d(9), torch::nn::Linear(9, 5)));
+    refused(wider, {"model.safetensors is of another model", "'0.weight' Float [8, 12] where '0.weight' Float [9, 12]",
+                    "more"});
+    SmallJob longer(comm, all,
+                    Sequential(torch::nn::Linear(12, 8), torch::nn::BatchNorm1d(8), torch::nn::Linear(8, 5),
+                               torch::nn::Linear(5, 5)));
+    refused(longer, {"it lacks '3.weight', '3.bias'"});
+    SmallJob shorter(comm, all, Sequential(torch::nn::Linear(12, 8), torch::nn::BatchNorm1d(8)));
+    refused(shorter, {"it has in addition", "'2.weight'"});
+    const Samples fewer(59);
+    SmallJob other_data(comm, fewer);
+    refused(other_data, {"this job has 59 samples in its data set, the checkpoint 60"});
+    Sequential model = plain_model();
+    DistributedDataParallel ddp(*model, comm);
+    Optimizer<torch::optim::SGD> sgd(ddp, model->parameters(), torch::optim::SGDOptions(0.1));
+    try {
+      load(folder.path, ddp, job.job);
+      ADD_FAILURE() << "loaded";
+    } catch (const Error& error) {
+      EXPECT_NE(error.message().find("the optimizer is SGD, what is to be loaded is of Adam"), std::string::npos);
+    }
+  });
+}
+
+TEST(Save, OnOneRankOnlyIsAnErrorThatSaysSo) {
+  const TemporaryFolder folder;
+  const Samples all(60);
+  const auto messages = failures(2, [&](const Comm& comm) {
+    SmallJob job(comm, all);
+    job.run(1);
+    if (comm.rank() == 0) save(folder.path, job.ddp, job.job);
+    job.run(1);
+  });
+  expect_all_say(messages, {"MISMATCH", "rank 0 calls all_gather"});
+  EXPECT_TRUE(fs::is_empty(folder.path));
+}
+
+TEST(Save, InTheMiddleOfAccumulationIsRefusedOnAllRanks) {
+  const TemporaryFolder folder;
+  const Samples all(60);
+  test::on_ranks(2, ThreadEngine::SharedMemory, [&](const Comm& comm) {
+    SmallJob job(comm, all);
+    const auto only_accumulate = job.ddp.no_sync();
+    job.model->forward(all.data).sum().backward();
+    EXPECT_THROW(save(folder.path, job.ddp, job.job), Error);
+  });
+}
+
+// In a process of its own, whose files may not grow beyond a size, as on a disk that is full: the same error path.
+TEST(Save, ADiskThatIsFullIsAnErrorOnAllRanksAndTheLastCheckpointStays) {
+  const TemporaryFolder folder;
+  const pid_t child = ::fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    std::signal(SIGXFSZ, SIG_IGN);
+    const Samples all(60);
+    int wrong = 0;
+    test::on_ranks(2, ThreadEngine::SharedMemory, [&](const Comm& comm) {
+      SmallJob job(comm, all);
+      job.run(1);
+      const fs::path good = save(folder.path, job.ddp, job.job);
+      const auto hash = job.hash();
+      comm.barrier();
+      const rlimit limit{.rlim_cur = 1000, .rlim_max = RLIM_INFINITY};
+      if (comm.rank() == 0) ::setrlimit(RLIMIT_FSIZE, &limit);
+      comm.barrier();
+      std::string message;
+      try {
+        save(folder.path, job.ddp, job.job);
+      } catch (const Error& error) {
+        message = error.what();
+      }
+      if (message.find("SYSTEM") == std::string::npos || message.find("cannot write to") == std::string::npos) ++wrong;
+      comm.barrier();
+      const rlimit none{.rlim_cur = RLIM_INFINITY, .rlim_max = RLIM_INFINITY};
+      if (comm.rank() == 0) ::setrlimit(RLIMIT_FSIZE, &none);
+      comm.barrier();
+      const auto entries = std::distance(fs::directory_iterator(folder.path), fs::directory_iterator());
+      if (entries != 1) ++wrong;
+      SmallJob again(comm, all);
+      const auto loaded = load(folder.path, again.ddp, again.job);
+      if (!loaded || loaded->path != good || again.hash() != hash) ++wrong;
+      comm.barrier();
+      save(folder.path, job.ddp, job.job);  // and the communicator lives on
+    });
+    ::_exit(wrong);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 0);
+}
+
+}  // namespace
+}  // namespace paceline
