@@ -61,7 +61,7 @@ quietly "Building it" inside cmake --build /build
 inside paceline run -n 2 -- "/build/$program" | tee "$work/output"
 grep -q "$expected" "$work/output" || die "the project did not say \"$expected\""
 
-inside apt-get remove -y paceline >/dev/null
+quietly "Removing it" inside apt-get remove -y paceline
 left=$(inside find /usr -path '*paceline*' -not -path '/usr/share/doc/*')
 [ -z "$left" ] || die "removing the package leaves: $left"
 echo "the packages install, build a project, run it, and are gone when they are removed"

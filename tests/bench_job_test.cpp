@@ -168,7 +168,7 @@ TEST(BenchJob, BadUseIsOneLineAndExitCode64) {
       {{"all_gather", "-n", "3", "-b", "8"}, "one float32 for each of 3 ranks"},
       {{"all_reduce", "-b", "8Q"}, "-b takes a size such as 8, 4K, 128M or 1G"},
       {{"all_reduce", "-b", "1M", "-e", "1K"}, "-b 1M is more than -e 1K"},
-      {{"all_reduce", "-f", "1"}, "-f takes a factor greater than 1, not 1"},
+      {{"all_reduce", "-f", "1"}, "-f takes a factor of at least 1.001, not 1"},
       {{"all_reduce", "-f", "x"}, "-f: takes a number greater than 0, not \"x\""},
       {{"all_reduce", "-f", "2", "-i", "8"}, "-f and -i exclude each other"},
       {{"all_reduce", "-i", "0"}, "-i takes a step of at least 1 byte"},

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstring>
 #include <random>
 #include <string>
@@ -69,7 +70,11 @@ TEST(BenchSizes, RangesThatLeadNowhereAreRefused) {
   const auto refused = [](SizeRange range) { return refusal([&] { sizes_in(range, 4); }); };
   EXPECT_EQ(refused({.first = 4096, .last = 1024, .factor = 2, .step = {}}),
             "-b 4K is more than -e 1K; -b is the smallest size and -e the largest");
-  EXPECT_EQ(refused({.first = 8, .last = 1024, .factor = 1, .step = {}}), "-f takes a factor greater than 1, not 1");
+  EXPECT_EQ(refused({.first = 8, .last = 1024, .factor = 1, .step = {}}), "-f takes a factor of at least 1.001, not 1");
+  // Each of these once took minutes, or for ever, to find the next multiple.
+  EXPECT_NE(refused({.first = 8, .last = 1024, .factor = std::nextafter(1.0, 2.0), .step = {}}), "");
+  EXPECT_EQ(sizes_in({.first = 0, .last = std::size_t{1} << 41, .factor = 2, .step = 1}, std::size_t{1} << 40),
+            (Sizes{0, std::size_t{1} << 40, std::size_t{1} << 41}));
   EXPECT_EQ(refused({.first = 8, .last = 1024, .factor = 2, .step = 0}), "-i takes a step of at least 1 byte");
   EXPECT_EQ(refused({.first = 8, .last = 1 << 20, .factor = 2, .step = 4}),
             "more than 1000 sizes from 8 to 1M; take a larger -i");

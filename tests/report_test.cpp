@@ -66,6 +66,7 @@ Report sample_report() {
   config.bucket_bytes = 1 << 20;
   std::vector<RankSummary> ranks = {rank_summary(2, "b"), rank_summary(0, "a"), rank_summary(1, "a")};
   ranks[2].peak_bytes.reset();
+  ranks[1].network = NetworkFacts{.worst_round_trip_s = 0.002, .retransmits = 3, .bytes_sent = 1 << 20};
   ranks[0].findings = ranks[1].findings = {{"same_batch", Severity::Error, "ranks 0 and 2", 0, "Shuffle.", 1}};
   return make_report(run, config, ranks, {.one_worker_samples_per_s = 1250});
 }
@@ -132,7 +133,7 @@ TEST_F(ReportTest, HasExactlyTheKeysOfItsSchema) {
   ASSERT_EQ(j["ranks"].size(), 3u);
   for (const json& rank : j["ranks"]) {
     EXPECT_EQ(keys(rank), (Keys{"rank", "host", "pid", "breakdown_s", "hidden_comm_s", "wait_for_peers_s", "transfer_s",
-                                "reducing_s", "comm_bytes", "operations", "step_s", "peak_bytes"}));
+                                "reducing_s", "comm_bytes", "operations", "step_s", "peak_bytes", "network"}));
     EXPECT_EQ(keys(rank["breakdown_s"]), parts);
   }
   EXPECT_EQ(keys(j["findings"][0]), (Keys{"id", "severity", "evidence", "cost_s", "fix", "max_gain"}));

@@ -9,10 +9,10 @@
 #include <vector>
 
 #include "paceline/comm/comm.h"
+#include "paceline/comm/frame.h"
 #include "paceline/comm/handshake.h"
 #include "paceline/comm/store.h"
 #include "paceline/comm/tcp_engine.h"
-#include "paceline/comm/tcp_transport.h"
 #include "tcp_relay.h"
 #include "world.h"
 
@@ -233,9 +233,9 @@ TEST(TcpJoin, RanksThatDoNotComeAreNamed) {
 /// Where rank 0 of "world" listens.
 SocketAddress address_of_rank_0(Store& store) {
   std::istringstream words(store.get("tcp/world/address/0", Deadline(60s)));
-  std::string host, pid, address;
+  std::string world_size, host, pid, address;
   std::uint16_t port = 0;
-  words >> host >> pid >> address >> port;
+  words >> world_size >> host >> pid >> address >> port;
   return {address, port};
 }
 
@@ -254,7 +254,7 @@ TEST(TcpJoin, StrangersAreSentAwayAndDisturbNobody) {
     }
   });
   // Its address is given only once all have one.
-  store->set("tcp/world/address/1", "elsewhere 1 127.0.0.1 1");
+  store->set("tcp/world/address/1", "2 elsewhere 1 127.0.0.1 1");
   const SocketAddress address = address_of_rank_0(*store);
   std::vector<UniqueFd> silent;
   int answers = 0;
@@ -320,7 +320,8 @@ TEST(Tcp, TellsWhatTheKernelKnowsOfAConnection) {
   engine->run({.kind = Collective::AllReduce, .dtype = Dtype::Float32, .count = kFloats, .in = bytes, .out = bytes},
               Algorithm::Direct);
   EXPECT_EQ(data.back(), 3);
-  const TcpLinkInfo info = dynamic_cast<const TcpTransport&>(engine->transport()).info(1);
+  const LinkInfo info = engine->links().at(0);
+  EXPECT_EQ(info.peer, 1);
   EXPECT_GT(info.bytes_received, kFloats * sizeof(float));
   EXPECT_GT(info.round_trip_s, 0);
   EXPECT_LT(info.round_trip_s, 10);

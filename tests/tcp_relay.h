@@ -179,12 +179,12 @@ class RelayedStore final : public Store {
     std::string value = store_->get(key, deadline);
     if (!key.ends_with(suffix_)) return value;
     std::istringstream words(value);
-    std::string host, pid, address;
+    std::string world_size, host, pid, address;
     std::uint16_t port = 0;
-    words >> host >> pid >> address >> port;
+    words >> world_size >> host >> pid >> address >> port;
     const std::lock_guard lock(mutex_);
     if (!relay_) relay_ = std::make_unique<Relay>(SocketAddress(address, port), mischief_);
-    return fmt::format("{} {} {} {}", host, pid, relay_->address().host(), relay_->address().port());
+    return fmt::format("{} {} {} {} {}", world_size, host, pid, relay_->address().host(), relay_->address().port());
   }
   std::int64_t add(std::string_view key, std::int64_t delta) override { return store_->add(key, delta); }
   void fail(int rank, std::string_view code, std::string_view message) noexcept override {

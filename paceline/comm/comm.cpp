@@ -244,6 +244,12 @@ void Comm::Work::wait() {
   if (staged_) staged_->finish();
 }
 
+std::vector<LinkInfo> Comm::links() const {
+  std::vector<LinkInfo> all;
+  state_->add_links(all);
+  return all;
+}
+
 OperationTiming Comm::Work::timing() const {
   return state_ == nullptr ? OperationTiming{} : state_->engine->timing(number_);
 }
@@ -300,8 +306,9 @@ void Comm::abort(const std::string& reason) const noexcept {
   if (!state_->engine) return;
   const Error cause(ErrorCode::Aborted, fmt::format("rank {} gave up: {}", state_->rank, reason), state_->rank,
                     state_->rank);
-  state_->abort_family(cause);
+  // The store first: ranks that hear of it report it there, too, and the first report counts.
   if (state_->store) state_->store->fail(state_->job_rank, cause.label(), cause.message());
+  state_->abort_family(cause);
 }
 
 }  // namespace paceline

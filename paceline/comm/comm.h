@@ -194,6 +194,10 @@ class Comm {
   /// does it. Not collective.
   void set_step(std::uint64_t step) const;
 
+  /// What the system knows about this rank's connections, those of communicators made from this one included; none in
+  /// shared memory. Throws System.
+  std::vector<LinkInfo> links() const;
+
   /// Makes `cause` the communicator's failure on all ranks, unless it has one, and throws its failure.
   [[noreturn]] void fail(const Error& cause) const;
   /// Makes this communicator, those made from it, and all ranks that wait in them fail with Aborted and this reason.

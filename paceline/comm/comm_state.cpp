@@ -29,6 +29,16 @@ void Comm::State::abort_family(const Error& cause) noexcept {
   }
 }
 
+void Comm::State::add_links(std::vector<LinkInfo>& all) {
+  if (engine) {
+    for (LinkInfo& link : engine->links()) all.push_back(std::move(link));
+  }
+  const std::lock_guard lock(family_mutex);
+  for (const auto& weak : children) {
+    if (const auto child = weak.lock()) child->add_links(all);
+  }
+}
+
 void Comm::State::let_go_of_orphans() {
   const std::lock_guard lock(family_mutex);
   for (const auto& orphan : orphans) {

@@ -63,6 +63,7 @@ struct Comm::State {
     }
   }
   void tell(const Error& error) noexcept;
+  void add_links(std::vector<LinkInfo>& all);
   void abort_family(const Error& cause) noexcept;
   /// The exception that made them was caught: this rank goes on without them.
   void let_go_of_orphans();

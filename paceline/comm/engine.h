@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "paceline/base/clock.h"
 #include "paceline/base/error.h"
@@ -57,6 +58,15 @@ struct OperationTiming {
   Nanoseconds working;  ///< How long this rank moved and added up its share; 0 where the engine does not know.
 };
 
+/// What the system knows about the connection to a peer (TCP_INFO).
+struct LinkInfo {
+  int peer;  ///< Its rank in the communicator.
+  std::string address;
+  double round_trip_s;
+  std::uint32_t retransmits;  ///< Segments sent again so far.
+  std::uint64_t bytes_sent, bytes_received;
+};
+
 /// Carries operations out. One engine serves one communicator, from one thread at a time; operations complete in the
 /// order they were started, which is the same on all ranks.
 ///
@@ -100,6 +110,8 @@ class Engine {
   /// Of a complete operation. What untimed ranks did is left out. Throws InvalidArgument for one that is not among the
   /// last 64 started.
   virtual OperationTiming timing(std::uint64_t operation) const = 0;
+  /// The connections that there are; none in shared memory. From any thread; throws System.
+  virtual std::vector<LinkInfo> links() const { return {}; }
   /// Throws the engine's failure, if it has one, whichever rank it came from.
   virtual void check() const = 0;
   /// Makes the engine fail with `cause` on all ranks, whatever they wait for. May be called from any thread.

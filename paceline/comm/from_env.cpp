@@ -27,7 +27,8 @@ int whole_number(const char* name, int least) {
   const auto text = variable(name);
   int value = 0;
   const char* end = text ? text->data() + text->size() : nullptr;
-  if (!text || std::from_chars(text->data(), end, value).ptr != end || value < least) {
+  const auto read = text ? std::from_chars(text->data(), end, value) : std::from_chars_result{};
+  if (!text || read.ec != std::errc() || read.ptr != end || value < least) {
     throw Error(ErrorCode::InvalidArgument,
                 fmt::format("{}={} is not a whole number of at least {}; start the program with 'paceline run'", name,
                             text.value_or("(not set)"), least));

@@ -15,11 +15,14 @@ std::optional<Guests::Guest> Guests::next(Nanoseconds patience) {
   const Deadline deadline(patience);
   do {
     std::erase_if(strangers_, [](const Stranger& stranger) { return stranger.deadline.passed(); });
+    const short events = has_room() ? POLLIN : 0;
     std::vector<pollfd> polled;
-    for (const UniqueFd& listener : listeners_) polled.push_back({listener.get(), POLLIN, 0});
+    for (const UniqueFd& listener : listeners_) polled.push_back({listener.get(), events, 0});
     for (const Stranger& stranger : strangers_) polled.push_back({stranger.socket.get(), POLLIN, 0});
-    Nanoseconds nap = std::max(deadline.left(), Nanoseconds(0));
-    if (!strangers_.empty()) nap = std::min(nap, std::max(strangers_.front().deadline.left(), Nanoseconds(0)));
+    Nanoseconds nap = deadline.left();
+    if (!strangers_.empty()) nap = std::min(nap, strangers_.front().deadline.left());
+    if (events == 0) nap = std::min(nap, kHearing - strangers_.front().age());
+    nap = std::max(nap, Nanoseconds(0));
     ::poll(polled.data(), polled.size(), static_cast<int>(std::chrono::ceil<std::chrono::milliseconds>(nap).count()));
     auto entry = polled.begin() + static_cast<std::ptrdiff_t>(listeners_.size());
     for (auto stranger = strangers_.begin(); stranger != strangers_.end(); ++entry) {
@@ -28,27 +31,34 @@ std::optional<Guests::Guest> Guests::next(Nanoseconds patience) {
       if (auto guest = hear(current)) return guest;
     }
     for (std::size_t i = 0; i < listeners_.size(); ++i) {
-      if (polled[i].revents != 0) welcome(listeners_[i].get());
+      // Not without end: those who are there have to be heard in between.
+      for (std::size_t come = 0; polled[i].revents != 0 && come < kAtOnce && has_room(); ++come) {
+        if (!welcome(listeners_[i].get())) break;
+      }
     }
   } while (!deadline.passed());
   return std::nullopt;
 }
 
-void Guests::welcome(int listener) {
+bool Guests::has_room() const { return strangers_.size() < kAtOnce || strangers_.front().age() >= kHearing; }
+
+// False if nobody waits.
+bool Guests::welcome(int listener) {
   sockaddr_storage address{};
   socklen_t length = sizeof address;
   auto* const raw = reinterpret_cast<sockaddr*>(&address);
   UniqueFd socket(::accept4(listener, raw, &length, SOCK_NONBLOCK | SOCK_CLOEXEC));
-  if (!socket) return;  // it has gone already, or this process has no descriptor left for it
+  if (!socket) return errno == ECONNABORTED;  // or this process has no descriptor left for it
   Handshake handshake(secret_);
   const auto challenge = handshake.challenge();
   // A new connection takes that much at once.
   if (::send(socket.get(), challenge.data(), challenge.size(), MSG_NOSIGNAL | MSG_DONTWAIT) !=
       static_cast<ssize_t>(challenge.size())) {
-    return;
+    return true;
   }
   if (strangers_.size() >= kAtOnce) strangers_.pop_front();
   strangers_.push_back({std::move(socket), {raw, length}, handshake, Deadline(kPatience)});
+  return true;
 }
 
 // Whoever ends its connection or gives a bad proof is forgotten.

@@ -13,12 +13,14 @@
 namespace paceline {
 
 /// Those who connect to a listening rank. Whoever does not prove within 2 s that it knows the secret is sent away;
-/// until then no more than Handshake::kProofBytes are read from it, and at most kAtOnce are heard at a time: where more
-/// come, the one that has been there longest has to go.
+/// until then no more than Handshake::kProofBytes are read from it, and at most kAtOnce are heard at a time. Where more
+/// come, the one that has been there longest has to go, but has kHearing in any case; the others wait in the kernel's
+/// queue.
 class Guests {
  public:
   static constexpr std::size_t kAtOnce = 64;
   static constexpr Nanoseconds kPatience = std::chrono::seconds(2);
+  static constexpr Nanoseconds kHearing = std::chrono::milliseconds(50);
 
   Guests(std::vector<UniqueFd> listeners, const Secret& secret);
 
@@ -39,9 +41,11 @@ class Guests {
     Deadline deadline;
     Handshake::Proof proof{};
     std::size_t received = 0;
+    Nanoseconds age() const { return kPatience - deadline.left(); }
   };
 
-  void welcome(int listener);
+  bool has_room() const;
+  bool welcome(int listener);
   std::optional<Guest> hear(std::list<Stranger>::iterator stranger);
 
   const std::vector<UniqueFd> listeners_;

@@ -12,6 +12,23 @@
 namespace paceline {
 namespace {
 
+/// Waits for what never comes: for the group's failure.
+class Vigil final : public Schedule {
+ public:
+  std::span<const std::byte> next_outgoing(int) override { return {}; }
+  void sent(int) override {}
+  std::span<std::byte> next_incoming(int) override { return std::span(&nothing_, 1); }
+  void arrived(int) override {}
+  bool finished() const override { return false; }
+
+ private:
+  std::byte nothing_{};
+};
+
+bool has_own_counts(const Operation& operation) {
+  return operation.kind == Collective::AllToAll && !operation.counts.empty();
+}
+
 constexpr std::size_t kOneShotOverHosts = 4096;
 
 }  // namespace
@@ -31,7 +48,7 @@ MessageCollectives::Outcome MessageCollectives::carry_out(const Operation& opera
                                                           std::uint64_t number, const Patience& patience) {
   enter(operation, number, chosen == Algorithm::OneShot, patience);
   compare_signatures();
-  if (operation.kind == Collective::AllToAll) compare_parts(operation);
+  if (has_own_counts(operation)) compare_parts(operation, patience);
   const std::size_t count = least_reach(operation);
   const Outcome outcome{count, operation.timed ? now() : Nanoseconds{}};
   note_weights(operation);
@@ -107,7 +124,7 @@ Algorithm MessageCollectives::algorithm(const Operation& operation) const {
 // judged for itself.
 bool MessageCollectives::is_small(const Operation& operation) const {
   std::size_t most = operation.count;
-  if (operation.kind == Collective::AllToAll && !operation.counts.empty()) return true;
+  if (has_own_counts(operation)) return true;
   for (const std::size_t part : operation.counts) most = std::max(most, part);
   const std::size_t copies = operation.kind == Collective::AllReduce ? static_cast<std::size_t>(world_size_ - 1) : 1;
   // Each rank's copy for each rank of another host crosses the wire.
@@ -122,7 +139,10 @@ void MessageCollectives::enter(const Operation& operation, std::uint64_t number,
     const Bytes message = message_to(operation, peer, reach);
     riders_[static_cast<std::size_t>(peer)] = {message, rides && message.size() <= transport_.rider_bytes()};
   }
-  Call call{.signature = {}, .weight = operation.weight, .reach = reach, .message_bytes = 0};
+  Call call{.signature = {},
+            .weight = operation.weight,
+            .reach = has_own_counts(operation) ? balance_of(operation, rank_) : reach,
+            .message_bytes = 0};
   sign(operation, number, call.signature);
   transport_.enter(call, riders_, patience);
 }
@@ -135,19 +155,25 @@ void MessageCollectives::compare_signatures() const {
   }
 }
 
-void MessageCollectives::compare_parts(const Operation& operation) const {
+// All ranks see whether all agree, before any data is moved; which two do not is known to the one that expects
+// something else. The others wait for it to say so.
+void MessageCollectives::compare_parts(const Operation& operation, const Patience& patience) const {
+  std::uint64_t balance = 0;
+  for (int peer = 0; peer < world_size_; ++peer) balance += transport_.call_of(peer).reach;
+  if (balance == 0) return;
+  const std::size_t size = size_of(operation.dtype);
   for (int peer = 0; peer < world_size_; ++peer) {
     const Call& call = transport_.call_of(peer);
-    const std::size_t due = place_of(operation, peer, call.reach).size();
+    const std::size_t due = out_part_count(operation, peer) * size;
     if (peer == rank_ || call.message_bytes == due) continue;
-    const std::size_t size = size_of(operation.dtype);
-    throw Error(
-        ErrorCode::Mismatch,
-        fmt::format("in {}, rank {} sends {} elements to rank {}, which has a place for {}. receive_counts must "
-                    "be what the others' send_counts say",
-                    describe(call.signature), peer, call.message_bytes / size, rank_, due / size),
-        rank_, peer);
+    throw Error(ErrorCode::Mismatch,
+                fmt::format("in {}, rank {} sends {} elements to rank {}, which has a place for {}. No data was moved; "
+                            "receive_counts must be what the others' send_counts say",
+                            describe(call.signature), peer, call.message_bytes / size, rank_, due / size),
+                rank_, peer);
   }
+  Vigil vigil;
+  transport_.run(vigil, patience);
 }
 
 std::size_t MessageCollectives::least_reach(const Operation& operation) const {

@@ -42,7 +42,7 @@ class MessageCollectives {
   bool is_small(const Operation& operation) const;
   void enter(const Operation& operation, std::uint64_t number, bool rides, const Patience& patience);
   void compare_signatures() const;
-  void compare_parts(const Operation& operation) const;
+  void compare_parts(const Operation& operation, const Patience& patience) const;
   std::size_t least_reach(const Operation& operation) const;
   void note_weights(const Operation& operation);
 

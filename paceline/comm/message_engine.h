@@ -35,10 +35,9 @@ class MessageEngine final : public Engine {
   void wait(std::uint64_t operation) override;
   std::size_t carried_out(std::uint64_t operation) const override;
   OperationTiming timing(std::uint64_t operation) const override;
+  std::vector<LinkInfo> links() const override { return transport_->links(); }
   void check() const override { transport_->check(); }
   void abort(const Error& cause) noexcept override { transport_->fail(cause); }
-
-  const Transport& transport() const { return *transport_; }
 
  private:
   static constexpr std::uint64_t kOutstanding = 64;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <numeric>
 
 #include "paceline/base/error.h"
@@ -64,7 +65,7 @@ void check_even(const Operation& operation, int world_size) {
   if (!fits(operation.in_stride) || !fits(operation.out_stride)) refuse(operation, "parts must not overlap");
 }
 
-void check_uneven(const Operation& operation, int world_size) {
+void check_uneven(const Operation& operation, int rank, int world_size) {
   const bool all_to_all = operation.kind == Collective::AllToAll;
   if (!has_parts(operation.kind)) refuse(operation, "takes no counts of parts");
   if (operation.in_stride != 0 || operation.out_stride != 0 || operation.reach != 0) {
@@ -73,6 +74,11 @@ void check_uneven(const Operation& operation, int world_size) {
   check_counts(operation, operation.counts, all_to_all ? "send_counts" : "counts", world_size);
   if (all_to_all) check_counts(operation, operation.receive_counts, "receive_counts", world_size);
   else if (!operation.receive_counts.empty()) refuse(operation, "takes one list of counts");
+  const auto own = static_cast<std::size_t>(rank);
+  if (all_to_all && operation.counts[own] != operation.receive_counts[own]) {
+    refuse(operation, fmt::format("rank {} sends {} elements to itself, but expects {}", rank, operation.counts[own],
+                                  operation.receive_counts[own]));
+  }
 }
 
 void check_operand(const Operation& operation, const char* name, const std::byte* at, std::size_t elements) {
@@ -117,9 +123,12 @@ void check_operation(const Operation& operation, int rank, int world_size) {
   if (has_root(operation.kind) && (operation.root < 0 || operation.root >= world_size)) {
     refuse(operation, fmt::format("there is no rank {} in a world of {}", operation.root, world_size));
   }
-  if (!operation.counts.empty() || !operation.receive_counts.empty()) check_uneven(operation, world_size);
+  if (!operation.counts.empty() || !operation.receive_counts.empty()) check_uneven(operation, rank, world_size);
   else check_even(operation, world_size);
   if (operation.reach != 0) refuse(operation, "reach is for the pieces that a call is cut into");
+  if (!(operation.weight >= 0 && operation.weight <= std::numeric_limits<double>::max())) {
+    refuse(operation, fmt::format("a weight of {} is no share of a mean: it must be 0 or more", operation.weight));
+  }
   check_operand(operation, "in", operation.in, in_extent(operation, rank, world_size));
   check_operand(operation, "out", operation.out, out_extent(operation, rank, world_size));
   if (operation.in != operation.out || has_parts(operation.kind)) check_overlap(operation, rank, world_size);

@@ -76,7 +76,7 @@ struct Operation {
   /// least of them are carried out on all ranks (Engine::carried_out()); the rest is another operation. Not with uneven
   /// parts, and not for users: Comm sets it.
   std::size_t reach = 0;
-  double weight = 1;       ///< This rank's share of a Mean; may differ between ranks.
+  double weight = 1;       ///< This rank's share of a Mean, 0 or more; may differ between ranks.
   const char* label = "";  ///< Stands in error messages and traces, e.g. "bucket 2". Lives as long as the operation.
   bool started = false;    ///< (=) By Comm::start() rather than by a blocking call. Comm sets it.
   bool timed = false;      ///< Note when ranks came and went, for Engine::timing(). Costs two looks at the clock.
@@ -105,7 +105,7 @@ std::size_t in_extent(const Operation& operation, int rank, int world_size);
 std::size_t out_extent(const Operation& operation, int rank, int world_size);
 
 /// Throws InvalidArgument, saying why, if this rank could not carry it out whatever the others call: root, uneven
-/// parts, sizes that no memory has, null operands, overlaps.
+/// parts, sizes that no memory has, null operands, overlaps, weights.
 void check_operation(const Operation& operation, int rank, int world_size);
 
 }  // namespace paceline

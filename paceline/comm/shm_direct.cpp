@@ -9,6 +9,7 @@
 #include "paceline/base/bytes.h"
 #include "paceline/base/error.h"
 #include "paceline/base/kernels.h"
+#include "paceline/comm/signature.h"
 #include "paceline/comm/slices.h"
 
 namespace paceline {
@@ -49,8 +50,8 @@ void ShmDirect::put_operands(const Operation& operation, Slot& slot) const {
   };
   const auto stride = [&](std::size_t given) { return given != 0 ? given : operation.count; };
   auto& operands = *reinterpret_cast<ShmOperands*>(slot.payload);
-  operands = {offset(operation.in), offset(operation.out), stride(operation.in_stride), stride(operation.out_stride),
-              operation.reach};
+  operands = {offset(operation.in),         offset(operation.out), stride(operation.in_stride),
+              stride(operation.out_stride), operation.reach,       balance_of(operation, view_.rank)};
   if (!has_own_counts(operation)) return;
   const std::size_t bytes = operation.counts.size_bytes();
   if (sizeof operands + bytes > Slot::kPayloadBytes) {
@@ -163,15 +164,20 @@ void ShmDirect::swap_parts(const Operation& operation, std::uint64_t number, std
   }
 }
 
+bool ShmDirect::counts_agree(const Operation& operation, std::uint64_t number) const {
+  if (!has_own_counts(operation)) return true;
+  std::uint64_t sum = 0;
+  for (int rank = 0; rank < view_.world_size(); ++rank) sum += operands_of(view_.slot(rank, number)).balance;
+  return sum == 0;
+}
+
 void ShmDirect::check_counts(const Operation& operation, std::uint64_t number) const {
-  if (!has_own_counts(operation)) return;
   for (int from = 0; from < view_.world_size(); ++from) {
     const std::size_t sent = sent_counts(view_.slot(from, number), view_.world_size())[view_.rank];
     if (sent == operation.receive_counts[from]) continue;
     throw Error(ErrorCode::Mismatch,
-                fmt::format("all_to_all #{}: rank {} sends {} elements to rank {}, which expects {}. No data was moved "
-                            "to rank {}",
-                            number, from, sent, view_.rank, operation.receive_counts[from], view_.rank),
+                fmt::format("all_to_all #{}: rank {} sends {} elements to rank {}, which expects {}. No data was moved",
+                            number, from, sent, view_.rank, operation.receive_counts[from]),
                 view_.rank, from);
   }
 }

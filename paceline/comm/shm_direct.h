@@ -12,6 +12,7 @@ struct ShmOperands {
   std::uint64_t in_offset, out_offset;  // from the beginning of its segment
   std::uint64_t in_stride, out_stride;  // elements; for even parts
   std::uint64_t reach;                  // as Operation::reach
+  std::uint64_t balance;                // comm/signature.h
   // In an uneven all_to_all, what it sends to each rank follows.
 };
 
@@ -34,7 +35,9 @@ class ShmDirect {
   void reduce_range(const Operation& operation, std::uint64_t number, std::size_t from, std::size_t count);
   /// This rank's share of any other collective, or of those by fixed slices. `reach` as common_reach() has it.
   void do_share(const Operation& operation, std::uint64_t number, std::size_t reach);
-  /// Throws Mismatch if this rank expects another number of elements than a peer sends it; for uneven all_to_all.
+  /// False if some rank expects another number of elements than a peer sends it; for uneven all_to_all.
+  bool counts_agree(const Operation& operation, std::uint64_t number) const;
+  /// Throws Mismatch if this rank is one of those.
   void check_counts(const Operation& operation, std::uint64_t number) const;
 
  private:

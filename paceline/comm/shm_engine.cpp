@@ -203,6 +203,16 @@ void ShmEngine::fail_for_mismatch(std::uint64_t number) {
                                 sync_.control(peer).details_of(number).signature));
 }
 
+// A rank that gets something else than it expects names the two; the others wait for it to do so.
+void ShmEngine::fail_for_counts(std::uint64_t number) {
+  try {
+    direct_.check_counts(entered(number).operation, number);
+  } catch (const Error& error) {
+    sync_.fail_and_throw(error);
+  }
+  sync_.wait(ShmSync::Stage::Finish, number, [] { return false; });
+}
+
 bool ShmEngine::do_timed_share(std::uint64_t number, Share share) {
   const Nanoseconds begin = now();
   const bool done = do_share(number, share);
@@ -221,11 +231,7 @@ bool ShmEngine::do_share(std::uint64_t number, Share share) {
   }
   entry.carried_out = direct_.common_reach(entry.operation, number);
   if (entry.algorithm == Algorithm::Tickets) return take_chunks(number, share);
-  try {
-    direct_.check_counts(entry.operation, number);
-  } catch (const Error& error) {
-    sync_.fail_and_throw(error);
-  }
+  if (!direct_.counts_agree(entry.operation, number)) fail_for_counts(number);
   direct_.do_share(entry.operation, number, entry.carried_out);
   return true;
 }

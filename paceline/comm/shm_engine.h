@@ -53,6 +53,7 @@ class ShmEngine final : public Engine {
   void advance(Share share);
   void check_agreement(std::uint64_t number);
   [[noreturn]] void fail_for_mismatch(std::uint64_t number);
+  void fail_for_counts(std::uint64_t number);
   bool do_timed_share(std::uint64_t number, Share share);
   bool do_share(std::uint64_t number, Share share);
   bool take_chunks(std::uint64_t number, Share share);

@@ -63,6 +63,18 @@ std::uint64_t digest_of(const Signature& signature) {
   return digest;
 }
 
+std::uint64_t balance_of(const Operation& operation, int rank) {
+  if (operation.kind != Collective::AllToAll || operation.counts.empty()) return 0;
+  const auto pair = [](std::size_t from, std::size_t to, std::size_t count) { return mix(mix(from, to), count); };
+  const auto own = static_cast<std::size_t>(rank);
+  std::uint64_t balance = 0;
+  for (std::size_t peer = 0; peer < operation.counts.size(); ++peer) {
+    balance += pair(own, peer, operation.counts[peer]);
+    balance -= pair(peer, own, operation.receive_counts[peer]);
+  }
+  return balance;
+}
+
 std::string describe(const Signature& signature) {
   std::string text = fmt::format("{} #{}", to_string(signature.kind), signature.number);
   if (signature.label[0] != '\0') text += fmt::format(" '{}'", signature.label);
@@ -85,12 +97,16 @@ static bool in_backward(const Signature& signature) {
 }
 
 Error mismatch(int rank, const Signature& first, int peer, const Signature& theirs) {
-  return Error(ErrorCode::Mismatch,
-               fmt::format("rank 0 calls {}, but rank {} calls {}. No data was combined; all ranks must make the same "
-                           "calls in the same order{}",
-                           describe(first), peer, describe(theirs),
-                           in_backward(first) || in_backward(theirs) ? " ('step' and 'bucket' are backward())" : ""),
-               rank, peer);
+  return Error(
+      ErrorCode::Mismatch,
+      fmt::format(
+          "rank 0 calls {}, but rank {} calls {}. No data was combined; all ranks must make the same "
+          "calls in the same order{}",
+          describe(first), peer, describe(theirs),
+          in_backward(first) || in_backward(theirs)
+              ? " ('step' and 'bucket' are backward(): do all ranks train the same model, and call it equally often?)"
+              : ""),
+      rank, peer);
 }
 
 }  // namespace paceline

@@ -30,6 +30,10 @@ void sign(const Operation& operation, std::uint64_t number, Signature& signature
 /// 64 bits that differ where signatures do (but for one pair in 2^64); made in a few nanoseconds.
 std::uint64_t digest_of(const Signature& signature);
 
+/// For an uneven all_to_all, in which ranks agree pair by pair: a number that adds up to 0 over all ranks (but for one
+/// disagreement in 2^64) exactly if each sends to each as much as that one expects. 0 for other operations.
+std::uint64_t balance_of(const Operation& operation, int rank);
+
 /// As messages name it: "all_reduce #42 'bucket 3' (float32 x 1000, sum)".
 std::string describe(const Signature& signature);
 

@@ -64,7 +64,7 @@ class Pieces {
     const std::size_t size = size_of(whole_.dtype);
     Operation piece = whole_;
     piece.count = count;
-    piece.call_count = whole_.count;
+    if (piece.call_count == 0) piece.call_count = whole_.count;
     if (in_.parts > 0) piece.in += first * size;
     if (out_.parts > 0) piece.out += first * size;
     piece.in_stride = in_.stride;

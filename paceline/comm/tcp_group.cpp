@@ -101,7 +101,10 @@ class Meeting {
       : store_(store), name_(name), group_(group), secret_(secret), deadline_(deadline) {}
 
   void call(int peer, const Whereabouts& at);
-  void let_in(Guests& guests, int how_many);
+  /// All higher ranks.
+  void let_in(Guests& guests);
+  /// Hears who comes, for as long as this, and lets in the first higher rank. False if there was none.
+  bool let_in_one(Guests& guests, Nanoseconds patience);
 
  private:
   enum class Outcome { Met, NotThere, HungUp };
@@ -136,7 +139,7 @@ TcpGroup connect_tcp_group(Store& store, const std::string& name, int rank, int 
   std::vector<UniqueFd> listeners;
   std::vector<SocketAddress> listening;
   for (const SocketAddress& address : addresses) {
-    listeners.push_back(listen_on(address, options.first_port, options.last_port, std::max(world_size, 128)));
+    listeners.push_back(listen_on(address, options.first_port, options.last_port, SOMAXCONN));
     listening.push_back(local_address(listeners.back().get()));
   }
 
@@ -158,9 +161,12 @@ TcpGroup connect_tcp_group(Store& store, const std::string& name, int rank, int 
   group.addresses.resize(static_cast<std::size_t>(world_size));
   group.pids.resize(static_cast<std::size_t>(world_size));
 
+  Meeting meeting(store, name, group, secret, deadline);
+  Guests guests(std::move(listeners), secret);
   std::vector<Whereabouts> all;
-  for (const auto& text :
-       meet(store, fmt::format("tcp/{}/address", name), name, rank, world_size, encode(listening), deadline)) {
+  // Strangers are sent away from the first moment; else they would fill the queue in which a peer has to wait.
+  for (const auto& text : meet(store, fmt::format("tcp/{}/address", name), name, rank, world_size, encode(listening),
+                               deadline, [&] { meeting.let_in_one(guests, Nanoseconds(0)); })) {
     all.push_back(decode(text));
   }
   for (int peer = 0; peer < world_size; ++peer) {
@@ -171,10 +177,8 @@ TcpGroup connect_tcp_group(Store& store, const std::string& name, int rank, int 
       static_cast<int>(std::count_if(all.begin(), all.end(), [&](const auto& a) { return a.host == host; }));
 
   // Rank 0 only lets in, so nobody waits in a circle.
-  Meeting meeting(store, name, group, secret, deadline);
   for (int peer = 0; peer < rank; ++peer) meeting.call(peer, all[static_cast<std::size_t>(peer)]);
-  Guests guests(std::move(listeners), secret);
-  meeting.let_in(guests, world_size - 1 - rank);
+  meeting.let_in(guests);
   for (const UniqueFd& socket : group.sockets) {
     if (socket) tune(socket.get(), options.silence, local_address(socket.get()).is_loopback());
   }
@@ -248,44 +252,43 @@ Meeting::Outcome Meeting::call(int peer, const SocketAddress& address, std::stri
   return Outcome::Met;
 }
 
-void Meeting::let_in(Guests& guests, int how_many) {
-  for (int met = 0; met < how_many;) {
-    const auto still_missing = [&] {
-      std::vector<int> missing;
-      for (int peer = group_.rank + 1; peer < world_size(); ++peer) {
-        if (!group_.sockets[static_cast<std::size_t>(peer)]) missing.push_back(peer);
-      }
-      return missing;
-    };
+void Meeting::let_in(Guests& guests) {
+  for (;;) {
+    std::vector<int> missing;
+    for (int peer = group_.rank + 1; peer < world_size(); ++peer) {
+      if (!group_.sockets[static_cast<std::size_t>(peer)]) missing.push_back(peer);
+    }
+    if (missing.empty()) return;
     if (deadline_.passed()) {
-      const auto missing = still_missing();
       throw Error(ErrorCode::Timeout,
                   fmt::format("joining '{}': rank {} did not connect to rank {} within the time limit", name_,
                               fmt::join(missing, ", "), group_.rank),
                   group_.rank, missing.front());
     }
-    auto guest = guests.next(std::min<Nanoseconds>(deadline_.left(), std::chrono::milliseconds(200)));
-    if (!guest) {
-      store_.add(key(name_, "joining", group_.rank), 0);
-      continue;
-    }
-    const auto caller = static_cast<int>(guest->introduction.caller);
-    Introduction due = introduction(caller, group_.rank);
-    if (guest->introduction.generation != due.generation) continue;  // another communicator's: sent away
-    if (guest->introduction != due || caller <= group_.rank || caller >= world_size()) {
-      throw Error(ErrorCode::Mismatch,
-                  fmt::format("joining '{}': rank {} of {} came to see rank {}, but this is rank {} of {}; start all "
-                              "workers of a job with one launcher",
-                              name_, caller, guest->introduction.world_size, guest->introduction.acceptor, group_.rank,
-                              world_size()),
-                  group_.rank, caller);
-    }
-    if (!send_all(guest->socket.get(), guest->answer, Deadline(std::chrono::seconds(2)))) continue;
-    UniqueFd& place = group_.sockets[static_cast<std::size_t>(caller)];
-    if (!place) ++met;  // or it comes again, having lost the first connection on the way
-    group_.addresses[static_cast<std::size_t>(caller)] = guest->address;
-    place = std::move(guest->socket);
+    const bool came = let_in_one(guests, std::min<Nanoseconds>(deadline_.left(), std::chrono::milliseconds(200)));
+    if (!came) store_.add(key(name_, "joining", group_.rank), 0);  // throws if the job has failed meanwhile
   }
+}
+
+bool Meeting::let_in_one(Guests& guests, Nanoseconds patience) {
+  auto guest = guests.next(patience);
+  if (!guest) return false;
+  const auto caller = static_cast<int>(guest->introduction.caller);
+  const Introduction due = introduction(caller, group_.rank);
+  if (guest->introduction.generation != due.generation) return false;  // another communicator's: sent away
+  if (guest->introduction != due || caller <= group_.rank || caller >= world_size()) {
+    throw Error(ErrorCode::Mismatch,
+                fmt::format("joining '{}': rank {} of {} came to see rank {}, but this is rank {} of {}; start all "
+                            "workers of a job with one launcher",
+                            name_, caller, guest->introduction.world_size, guest->introduction.acceptor, group_.rank,
+                            world_size()),
+                group_.rank, caller);
+  }
+  if (!send_all(guest->socket.get(), guest->answer, Deadline(std::chrono::seconds(2)))) return false;
+  // It may come again, having lost the first connection on the way.
+  group_.addresses[static_cast<std::size_t>(caller)] = guest->address;
+  group_.sockets[static_cast<std::size_t>(caller)] = std::move(guest->socket);
+  return true;
 }
 
 }  // namespace

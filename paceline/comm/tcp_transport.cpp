@@ -268,14 +268,19 @@ void TcpTransport::leave() noexcept {
   }
 }
 
-TcpLinkInfo TcpTransport::info(int peer) const {
-  tcp_info facts{};
-  socklen_t length = sizeof facts;
-  if (::getsockopt(link(peer).fd(), IPPROTO_TCP, TCP_INFO, &facts, &length) != 0) {
-    throw system_error("cannot read TCP_INFO", errno);
+std::vector<LinkInfo> TcpTransport::links() const {
+  std::vector<LinkInfo> all;
+  for (int peer = 0; peer < world_size(); ++peer) {
+    if (peer == rank()) continue;
+    tcp_info facts{};
+    socklen_t length = sizeof facts;
+    if (::getsockopt(link(peer).fd(), IPPROTO_TCP, TCP_INFO, &facts, &length) != 0) {
+      throw system_error("cannot read TCP_INFO", errno);
+    }
+    all.push_back({peer, group_.addresses[static_cast<std::size_t>(peer)], facts.tcpi_rtt * 1e-6,
+                   facts.tcpi_total_retrans, facts.tcpi_bytes_sent, facts.tcpi_bytes_received});
   }
-  return {group_.addresses[static_cast<std::size_t>(peer)], facts.tcpi_rtt * 1e-6, facts.tcpi_total_retrans,
-          facts.tcpi_bytes_sent, facts.tcpi_bytes_received};
+  return all;
 }
 
 }  // namespace paceline

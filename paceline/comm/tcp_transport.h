@@ -15,14 +15,6 @@
 
 namespace paceline {
 
-/// What the kernel knows about the connection to a peer (TCP_INFO).
-struct TcpLinkInfo {
-  std::string address;
-  double round_trip_s;
-  std::uint32_t retransmits;
-  std::uint64_t bytes_sent, bytes_received;
-};
-
 /// Messages over TCP, one connection a peer. Has no thread: whoever calls moves the data, all peers and both directions
 /// in one loop that spins shortly and then sleeps in poll().
 ///
@@ -43,12 +35,10 @@ class TcpTransport final : public Transport {
   const Call& call_of(int peer) const override { return entered_[static_cast<std::size_t>(peer)]; }
   std::span<const std::byte> rider_of(int peer) const override { return link(peer).rider(); }
   void run(Schedule& schedule, const Patience& patience) override;
+  std::vector<LinkInfo> links() const override;
   void fail(const Error& cause) noexcept override;
   void check() const override;
   void leave() noexcept override;
-
-  /// From any thread.
-  TcpLinkInfo info(int peer) const;
 
  private:
   static constexpr std::size_t kRiderBytes = 65536;

@@ -17,7 +17,8 @@ namespace paceline {
 struct Call {
   Signature signature;
   double weight;
-  std::uint64_t reach;          ///< Elements of the whole, or of each part, that its operands hold.
+  std::uint64_t reach;          ///< Elements of the whole, or of each part, that its operands hold; where an
+                                ///< all_to_all has uneven parts, balance_of() it.
   std::uint64_t message_bytes;  ///< What the sender has for the receiver of this call, now or after it.
 };
 static_assert(sizeof(Call) == 88 && std::is_trivially_copyable_v<Call>);
@@ -58,6 +59,9 @@ class Transport {
 
   /// Sends and receives what `schedule` says, in both directions and with all peers at once, until it is finished.
   virtual void run(Schedule& schedule, const Patience& patience) = 0;
+
+  /// As Engine has it.
+  virtual std::vector<LinkInfo> links() const { return {}; }
 
   /// Makes `cause` the group's failure, unless it has one; everything throws it from then on, on all ranks. From any
   /// thread.

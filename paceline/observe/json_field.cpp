@@ -107,6 +107,20 @@ StepTimes step_times_from_json(const JsonField& field) {
   return {field["mean"].number(), field["p50"].number(), field["p90"].number(), field["p99"].number()};
 }
 
+json to_json(const std::optional<NetworkFacts>& facts) {
+  if (!facts) return nullptr;
+  return {{"worst_round_trip_s", facts->worst_round_trip_s},
+          {"retransmits", facts->retransmits},
+          {"bytes_sent", facts->bytes_sent},
+          {"bytes_received", facts->bytes_received}};
+}
+
+std::optional<NetworkFacts> network_from_json(const JsonField& field) {
+  if (field.is_null()) return std::nullopt;
+  return NetworkFacts{field["worst_round_trip_s"].number(), field["retransmits"].count(), field["bytes_sent"].count(),
+                      field["bytes_received"].count()};
+}
+
 json to_json(const std::vector<Finding>& findings) {
   json list = json::array();
   for (const Finding& finding : findings) {

@@ -26,6 +26,7 @@ class JsonField {
   JsonField operator[](const std::string& key) const;
   std::vector<JsonField> items() const;
 
+  bool is_null() const { return value_->is_null(); }
   double number() const;
   std::uint64_t count() const;
   int small_count() const;
@@ -62,6 +63,8 @@ nlohmann::json parts_to_json(const StepBreakdown& breakdown);
 void parts_from_json(const JsonField& field, StepBreakdown& breakdown);
 nlohmann::json to_json(const StepTimes& times);
 StepTimes step_times_from_json(const JsonField& field);
+nlohmann::json to_json(const std::optional<NetworkFacts>& facts);
+std::optional<NetworkFacts> network_from_json(const JsonField& field);
 nlohmann::json to_json(const std::vector<Finding>& findings);
 std::vector<Finding> findings_from_json(const JsonField& field);
 

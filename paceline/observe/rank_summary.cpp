@@ -25,6 +25,7 @@ std::string to_json_text(const RankSummary& summary) {
                     {"comm_bytes", mean.comm_bytes},
                     {"operations", mean.operations},
                     {"peak_bytes", json_or_null(summary.peak_bytes)},
+                    {"network", to_json(summary.network)},
                     {"findings", to_json(summary.findings)}});
 }
 
@@ -50,6 +51,7 @@ RankSummary rank_summary_from_json_text(std::string_view text) {
   summary.breakdown.comm_bytes = field["comm_bytes"].number();
   summary.breakdown.operations = field["operations"].number();
   summary.peak_bytes = field["peak_bytes"].count_or_null();
+  summary.network = network_from_json(field["network"]);
   summary.findings = findings_from_json(field["findings"]);
   return summary;
 }

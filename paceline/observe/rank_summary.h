@@ -8,6 +8,7 @@
 
 #include "paceline/observe/breakdown.h"
 #include "paceline/observe/findings.h"
+#include "paceline/observe/network_facts.h"
 
 namespace paceline {
 
@@ -33,7 +34,8 @@ struct RankSummary {
   StepTimes step;
   StepBreakdown breakdown;  ///< Mean over the steps.
   std::optional<std::uint64_t> peak_bytes{};
-  std::vector<Finding> findings{};  ///< Found while running, by whoever saw it.
+  std::optional<NetworkFacts> network{};  ///< Of the whole run; empty where ranks share memory only.
+  std::vector<Finding> findings{};        ///< Found while running, by whoever saw it.
 };
 
 /// One line of JSON, with which a rank's summary travels to rank 0.

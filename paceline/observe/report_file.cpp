@@ -175,7 +175,8 @@ json to_json(const RankSummary& rank) {
           {"comm_bytes", rank.breakdown.comm_bytes},
           {"operations", rank.breakdown.operations},
           {"step_s", paceline::to_json(rank.step)},
-          {"peak_bytes", json_or_null(rank.peak_bytes)}};
+          {"peak_bytes", json_or_null(rank.peak_bytes)},
+          {"network", paceline::to_json(rank.network)}};
 }
 
 Report report_from_json(const JsonField& field) {
@@ -237,6 +238,7 @@ RankSummary rank_from_json(const JsonField& field) {
   rank.breakdown.operations = field["operations"].number();
   rank.step = step_times_from_json(field["step_s"]);
   rank.peak_bytes = field["peak_bytes"].count_or_null();
+  rank.network = network_from_json(field["network"]);
   return rank;
 }
 

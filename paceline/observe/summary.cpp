@@ -129,6 +129,15 @@ void write_details(const Report& report, Page& page) {
                                          bytes_text(mean.comm_bytes)));
     }
   }
+  std::optional<NetworkFacts> network;
+  for (const RankSummary& rank : report.ranks) {
+    if (rank.network) (network ? *network : network.emplace()) += *rank.network;
+  }
+  if (network) {
+    page.entry("Network", fmt::format("{} sent by all ranks together, {} segments of it again; worst round trip {}",
+                                      bytes_text(static_cast<double>(network->bytes_sent)), network->retransmits,
+                                      duration_text(network->worst_round_trip_s)));
+  }
   page.entry("Step time", fmt::format("p50 {}   p90 {}   p99 {}", duration_text(report.step.p50_s),
                                       duration_text(report.step.p90_s), duration_text(report.step.p99_s)));
 

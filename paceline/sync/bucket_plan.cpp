@@ -36,7 +36,7 @@ std::uint64_t BucketPlan::hash() const {
     hash = hash_of(std::as_bytes(std::span(&bucket.dtype, 1)), hash);
     hash = hash_of(std::as_bytes(std::span(bucket.parameters)), hash);
   }
-  return hash;
+  return hash_of(std::as_bytes(std::span(slots)), hash);
 }
 
 }  // namespace paceline

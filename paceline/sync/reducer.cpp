@@ -75,7 +75,10 @@ void Reducer::begin(const RoundCall& call) {
     buckets_[b].work.clear();
   }
   const ScopedPhase phase(comm_.timeline(), Phase::Communication);
-  prologue_.start({round_, plan_.hash(), call.weight, call.passes, call.flags}, "step begins");
+  const std::uint64_t plan = plan_.hash();
+  // Labels are compared before any data is combined; what the header says is read after some of it was.
+  prologue_label_ = fmt::format("step {} {:08x}", round_ % 1'000'000'000, plan >> 32);
+  prologue_.start({round_, plan, call.weight, call.passes, call.flags}, prologue_label_.c_str());
 }
 
 std::span<const StepPrologue> Reducer::meet() {

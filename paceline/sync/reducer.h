@@ -125,6 +125,7 @@ class Reducer {
   BucketPlan plan_;
   std::vector<Bucket> buckets_;
   HeaderExchange<StepPrologue> prologue_;
+  std::string prologue_label_;
   HeaderExchange<StepEpilogue> epilogue_;
   std::uint64_t round_ = 0;
 

@@ -13,6 +13,7 @@ namespace {
 
 constexpr std::size_t kMost = std::size_t{1} << 40;
 constexpr std::size_t kMostSizes = 1000;
+constexpr double kLeastFactor = 1.001;
 
 /// Powers of two by suffix; the short ones are what size_text() writes.
 constexpr std::array<std::pair<std::string_view, int>, 13> kSuffixes{{{"G", 30},
@@ -63,13 +64,17 @@ std::vector<std::size_t> sizes_in(const SizeRange& range, std::size_t unit) {
                              size_text(range.first), size_text(range.last)));
   }
   if (range.step == 0) throw refuse("-i takes a step of at least 1 byte");
-  if (!range.step && !(range.factor > 1)) {
-    throw refuse(fmt::format("-f takes a factor greater than 1, not {}", range.factor));
+  if (!range.step && !(range.factor >= kLeastFactor)) {
+    throw refuse(fmt::format("-f takes a factor of at least {}, not {}", kLeastFactor, range.factor));
   }
   std::vector<std::size_t> sizes{range.first};
   double exact = static_cast<double>(range.first);
   while (true) {
-    exact = range.step ? exact + static_cast<double>(*range.step) : exact * range.factor;
+    // Steps that lead no multiple further are taken at once: a range may have any number of them.
+    const std::size_t from = sizes.back() - range.first + unit - 1;
+    exact = range.step ? static_cast<double>(range.first) +
+                             static_cast<double>(from / *range.step + 1) * static_cast<double>(*range.step)
+                       : exact * range.factor;
     if (!(exact > 0) || exact > static_cast<double>(range.last)) break;
     const std::size_t size = static_cast<std::size_t>(exact) / unit * unit;
     if (size <= sizes.back()) continue;  // not yet a multiple further

@@ -323,7 +323,8 @@ int Guard::conclude() {
     return 128 + interrupted_by_;
   }
   note_early_exit();
-  const WorkerEnd* first = first_cause(ends_);
+  const std::optional<StoreFailure> told = store_.first_failure();
+  const WorkerEnd* first = first_cause(ends_, told ? std::optional(told->rank) : std::nullopt);
   if (first == nullptr) return 0;
   output_.print(failure_text(ends_, *first, output_.last_errors(first->rank)));
   const bool waited = first->report && first->report->is(ErrorCode::Timeout);

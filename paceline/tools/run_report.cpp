@@ -35,7 +35,7 @@ int exit_code_of(const WorkerEnd& cause) {
 
 int exit_code_of(int status) { return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status); }
 
-const WorkerEnd* first_cause(const std::vector<WorkerEnd>& ends) {
+const WorkerEnd* first_cause(const std::vector<WorkerEnd>& ends, std::optional<int> first_to_report) {
   const auto first = [&](auto&& counts) -> const WorkerEnd* {
     const auto found = std::find_if(ends.begin(), ends.end(), counts);
     return found == ends.end() ? nullptr : &*found;
@@ -44,6 +44,9 @@ const WorkerEnd* first_cause(const std::vector<WorkerEnd>& ends) {
   if (cause != nullptr) return cause;
   cause = first(
       [](const WorkerEnd& end) { return end.failed() && !end.stopped && !(end.report && end.report->secondary()); });
+  if (cause == nullptr) {
+    cause = first([&](const WorkerEnd& end) { return end.failed() && !end.stopped && end.rank == first_to_report; });
+  }
   if (cause == nullptr) cause = first([](const WorkerEnd& end) { return end.failed() && !end.stopped; });
   if (cause == nullptr) cause = first([](const WorkerEnd& end) { return end.failed(); });
   return cause;

@@ -38,9 +38,9 @@ int exit_code_of(const WorkerEnd& cause);
 int exit_code_of(int status);
 
 /// The end that caused the others: that of a worker that was ended for its silence, else the first failure of a worker
-/// that was not stopped and did not itself say that it only saw another fail. `ends` is in the order of time. nullptr
-/// when none failed.
-const WorkerEnd* first_cause(const std::vector<WorkerEnd>& ends);
+/// that was not stopped and did not itself say that it only saw another fail; where all said so, that of the rank that
+/// was the first to report it, which is the one that gave up. `ends` is in the order of time. nullptr when none failed.
+const WorkerEnd* first_cause(const std::vector<WorkerEnd>& ends, std::optional<int> first_to_report = {});
 
 /// The text that tells the user, first cause first. `last_errors` are the last lines of its stderr.
 std::string failure_text(const std::vector<WorkerEnd>& ends, const WorkerEnd& first,

@@ -6,7 +6,9 @@ namespace paceline {
 
 Report collect_report(const DistributedDataParallel& ddp, const ReportOptions& options) {
   std::vector<RankSummary> ranks;
-  for (const std::string& text : ddp.comm().gather(to_json_text(ddp.recorder().summary()))) {
+  RankSummary own = ddp.recorder().summary();
+  own.network = network_facts(ddp.comm().links());
+  for (const std::string& text : ddp.comm().gather(to_json_text(own))) {
     ranks.push_back(rank_summary_from_json_text(text));
   }
   RunInfo run;
