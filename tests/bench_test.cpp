@@ -74,7 +74,7 @@ TEST(BenchSizes, RangesThatLeadNowhereAreRefused) {
   // Each of these once took minutes, or for ever, to find the next multiple.
   EXPECT_NE(refused({.first = 8, .last = 1024, .factor = std::nextafter(1.0, 2.0), .step = {}}), "");
   EXPECT_EQ(sizes_in({.first = 0, .last = std::size_t{1} << 41, .factor = 2, .step = 1}, std::size_t{1} << 40),
-            (Sizes{0, std::size_t{1} << 40, std::size_t{1} << 41}));
+            (std::vector<std::size_t>{0, std::size_t{1} << 40, std::size_t{1} << 41}));
   EXPECT_EQ(refused({.first = 8, .last = 1024, .factor = 2, .step = 0}), "-i takes a step of at least 1 byte");
   EXPECT_EQ(refused({.first = 8, .last = 1 << 20, .factor = 2, .step = 4}),
             "more than 1000 sizes from 8 to 1M; take a larger -i");

@@ -30,8 +30,8 @@ std::string run(int workers, const std::vector<std::string>& arguments, int stat
 }
 
 std::vector<std::string> small(const std::filesystem::path& text, std::vector<std::string> more) {
-  std::vector<std::string> arguments{"--text", text.string(), "--width", "16",        "--layers",
-                                     "1",      "--heads",     "2",       "--context", "16"};
+  std::vector<std::string> arguments{"--text",  text.string(), "--width",   "16", "--layers", "1",
+                                     "--heads", "2",           "--context", "16", "--lr",     "0.01"};
   arguments.insert(arguments.end(), more.begin(), more.end());
   return arguments;
 }
@@ -47,14 +47,12 @@ TEST(CharLm, WorkersAndAccumulationAgreeWithOneWorker) {
   const TemporaryFolder folder;
   const auto text = write_text(folder);
   const double one = held_out_loss(run(1, small(text, {"--steps", "20", "--batch-size", "8"})));
-  EXPECT_LT(one, 2.6) << "it has learnt something: 14 characters are log 14 = 2.64 nats apart";
+  EXPECT_LT(one, 2.6) << "it has learnt something: 15 characters at random are log 15 = 2.71 nats";
   EXPECT_NEAR(held_out_loss(run(2, small(text, {"--steps", "20", "--batch-size", "4"}))), one, 2e-4);
   EXPECT_NEAR(held_out_loss(run(2, small(text, {"--steps", "20", "--batch-size", "2", "--accumulate", "2"}))), one,
               2e-4);
-  EXPECT_GT(
-      std::abs(held_out_loss(run(1, small(text, {"--steps", "20", "--batch-size", "8", "--clip", "0.01"}))) - one),
-      1e-3)
-      << "clipping does something";
+  const double clipped = held_out_loss(run(1, small(text, {"--steps", "20", "--batch-size", "8", "--clip", "1e-10"})));
+  EXPECT_GT(clipped, one + 0.02) << "gradients below AdamW's epsilon hardly move anything";
 }
 
 TEST(CharLm, GoesOnWhereItEnded) {

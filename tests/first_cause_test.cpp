@@ -57,13 +57,13 @@ TEST(FirstCause, AnOutOfMemoryKillIsToldFromTheCgroup) {
   const fs::path group = fs::path("/sys/fs/cgroup/memory") / fmt::format("paceline-test-{}", ::getpid());
   std::error_code none;
   if (!fs::create_directory(group, none)) return;
-  std::ofstream(group / "memory.limit_in_bytes") << (64 << 20) << std::endl;
+  std::ofstream(group / "memory.limit_in_bytes") << (512 << 20) << std::endl;
   {
     Job job(run_worker(2, "RankOneUsesUpMemory"), {.cgroup = group.string()});
     EXPECT_EQ(job.wait(), 128 + SIGKILL);
     EXPECT_TRUE(contains(job.out(), "heard: [paceline E206 PEER_LOST] rank 0: rank 1 (host "))
         << job.out() << job.err();
-    EXPECT_TRUE(contains(job.err(), "out of memory (the cgroup's oom_kill rose from 0 to 1, limit 64.0 MiB)"))
+    EXPECT_TRUE(contains(job.err(), "out of memory (the cgroup's oom_kill rose from 0 to 1, limit 512.0 MiB)"))
         << job.err();
     EXPECT_TRUE(contains(job.err(), "hint: a smaller batch needs less memory")) << job.err();
     EXPECT_TRUE(job.leaves_nothing());

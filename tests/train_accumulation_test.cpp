@@ -103,6 +103,26 @@ TEST(A3Accumulation, CoversParametersThatTheLastBackwardDoesNotReach) {
   });
 }
 
+TEST(A3Accumulation, CoversWhatOnlyOneRankReachedAndOnlyEarlier) {
+  test::on_ranks(2, ThreadEngine::SharedMemory, [](const Comm& comm) {
+    torch::nn::Linear early(2, 1), late(2, 1);
+    Sequential model(early, late);
+    DistributedDataParallel ddp(*model, comm, {.bucket_bytes = 64});
+    const auto x = torch::ones({1, 2});
+    for (int step = 0; step < 3; ++step) {
+      model->zero_grad(true);
+      {
+        const auto only_accumulate = ddp.no_sync();
+        (comm.rank() == 0 ? early(x) : late(x)).sum().backward();
+      }
+      late(x).sum().backward();
+      EXPECT_TRUE(early->weight.grad().defined()) << "rank 0 has computed it";
+      EXPECT_TRUE(early->weight.grad().eq(0.5).all().item<bool>());
+      EXPECT_TRUE(late->weight.grad().eq(1.5).all().item<bool>());
+    }
+  });
+}
+
 TEST(A3Accumulation, AnEpochThatEndsInAGroupIsAveragedByHand) {
   test::on_ranks(2, ThreadEngine::SharedMemory, [](const Comm& comm) {
     torch::nn::Linear model(2, 1);

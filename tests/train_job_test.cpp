@@ -40,7 +40,7 @@ TEST(TrainJob, AWorkerKilledInTheMiddleOfTrainingIsNamedByTheOthers) {
   Job job(run_worker(3, "TrainsUntilRankOneIsKilled"));
   EXPECT_EQ(job.wait(), 128 + SIGKILL) << job.err();
   int heard = 0;
-  for (const std::string& line : lines_of(job.out())) heard += line.find("rank 1 (pid") != std::string::npos;
+  for (const std::string& line : lines_of(job.out())) heard += line.find("rank 1 (host") != std::string::npos;
   EXPECT_EQ(heard, 2) << job.out() << job.err();
   EXPECT_TRUE(job.leaves_nothing());
 }

@@ -35,6 +35,7 @@ struct DistributedDataParallel::State {
   void end_backward();
   void average();
   void finish_round();
+  void contribute_accumulated();
   void contribute_absent(std::size_t index);
   void bind_slots();
   void move_gradients();

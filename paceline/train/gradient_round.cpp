@@ -131,6 +131,7 @@ void DistributedDataParallel::State::average() {
 void DistributedDataParallel::State::finish_round() {
   const torch::NoGradGuard no_grad;
   require_still_frozen();
+  contribute_accumulated();
   absent_here = reducer.absent();
   for (const std::size_t index : absent_here) contribute_absent(index);
   if (!uses_slots) look_for_not_finite();
@@ -153,23 +154,28 @@ void DistributedDataParallel::State::finish_round() {
   for (std::size_t index = 0; index < slots.size(); ++index) versions[index] = slots[index]._version();
 }
 
-// One process would add nothing to this gradient, so the rank contributes what is there: what earlier backwards
-// accumulated, or zeros. Remembered, since a gradient that no rank computed must stay as it is.
+// What an earlier backward of this step reached and this one did not.
+void DistributedDataParallel::State::contribute_accumulated() {
+  absent_here = reducer.absent();
+  for (const std::size_t index : absent_here) {
+    if (!pending[index] || !parameters[index].tensor.grad().defined()) continue;
+    if (uses_slots && !is_in_slot(index)) bring_to_slot(index);
+    reducer.mark_ready(index);
+  }
+}
+
+// One process would add nothing to this gradient, so the rank contributes what is there: what earlier steps left, or
+// zeros. Remembered, since a gradient that no rank computed must stay as it is.
 void DistributedDataParallel::State::contribute_absent(std::size_t index) {
   const NamedTensor& parameter = parameters[index];
   if (!hooks.still_watches(index, parameter.tensor)) fail_changed(parameter.name);
-  torch::Tensor& gradient = parameter.tensor.mutable_grad();
-  const bool accumulated = pending[index] && gradient.defined();
+  const torch::Tensor& gradient = parameter.tensor.grad();
   if (uses_slots) {
-    if (!gradient.defined()) {
-      slots[index].zero_();
-    } else if (!is_in_slot(index)) {
-      bring_to_slot(index);
-    }
-    if (!accumulated) absent.emplace_back(index, gradient.defined() ? slots[index].clone() : torch::Tensor());
+    if (!gradient.defined()) slots[index].zero_();
+    else if (!is_in_slot(index)) bring_to_slot(index);
+    absent.emplace_back(index, gradient.defined() ? slots[index].clone() : torch::Tensor());
   }
-  if (accumulated) reducer.mark_ready(index);
-  else reducer.mark_absent(index);
+  reducer.mark_absent(index);
 }
 
 void DistributedDataParallel::State::bind_slots() {

@@ -50,7 +50,7 @@ void DistributedDataParallel::State::require_all_ended() {
                                    .count = 1,
                                    .in = reinterpret_cast<const std::byte*>(&here),
                                    .out = reinterpret_cast<std::byte*>(all.data()),
-                                   .label = "no more data, which SyncBatchNorm cannot go on without"});
+                                   .label = "no more batches"});
 }
 
 // Its learning rates, moments and steps came from a loop that this rank was no part of.
