@@ -32,7 +32,7 @@ INSTANTIATE_TEST_SUITE_P(Over, Silence, testing::Values("shm", "tcp"),
 
 TEST_P(Silence, OfAStoppedRankFailsTheJobOnAllRanksAndEndsIt) {
   Job job(run_worker(3, "ReducesForever", {"--silence", "2", "--transport", GetParam()}));
-  const pid_t stopped = pid_of(job, 1);
+  const pid_t stopped = pid_printed(job, 1);
   ASSERT_GT(stopped, 0);
   ::kill(stopped, SIGSTOP);
   EXPECT_EQ(job.wait(), 128 + SIGKILL);
