@@ -31,7 +31,7 @@ INSTANTIATE_TEST_SUITE_P(Over, Silence, testing::Values("shm", "tcp"),
                          [](const auto& one) { return std::string(one.param); });
 
 TEST_P(Silence, OfAStoppedRankFailsTheJobOnAllRanksAndEndsIt) {
-  Job job(run_worker(3, "ReducesForever", {"--silence", "2", "--transport", GetParam()}));
+  Job job(run_worker(3, "ReducesForever", {"--silence", "1", "--transport", GetParam()}));
   const pid_t stopped = pid_printed(job, 1);
   ASSERT_GT(stopped, 0);
   ::kill(stopped, SIGSTOP);

@@ -47,7 +47,8 @@ class NetworkHosts {
     const int network = ++networks;
     switch_ = fmt::format("s{}", network);
     shell(fmt::format(
-        "ip netns add {0} && ip -n {0} link add name sw type bridge forward_delay 0 && ip -n {0} link set sw up", switch_));
+        "ip netns add {0} && ip -n {0} link add name sw type bridge forward_delay 0 && ip -n {0} link set sw up",
+        switch_));
     std::string names = "127.0.0.1 localhost\n::1 localhost\n";
     for (int host = 0; host < count; ++host) {
       names_.push_back(fmt::format("h{}-{}", network, host));

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <numeric>
 
 #include "paceline/base/hash.h"
@@ -19,6 +20,8 @@ std::uint64_t hash_unless_zero(const Buffer& buffer) {
 
 // Engines know of the last 64 when they ran, headers among them.
 constexpr std::size_t kMostInFlight = 48;
+// "step " and nine digits, a space, eight more digits.
+constexpr std::size_t kLabelBytes = 24;
 
 ReducerOptions checked(ReducerOptions options) {
   if (options.bucket_bytes == 0) throw Error(ErrorCode::InvalidArgument, "bucket_bytes must be more than 0");
@@ -77,7 +80,9 @@ void Reducer::begin(const RoundCall& call) {
   const ScopedPhase phase(comm_.timeline(), Phase::Communication);
   const std::uint64_t plan = plan_.hash();
   // Labels are compared before any data is combined; what the header says is read after some of it was.
-  prologue_label_ = fmt::format("step {} {:08x}", round_ % 1'000'000'000, plan >> 32);
+  prologue_label_.reserve(kLabelBytes);  // once
+  prologue_label_.clear();
+  fmt::format_to(std::back_inserter(prologue_label_), "step {} {:08x}", round_ % 1'000'000'000, plan >> 32);
   prologue_.start({round_, plan, call.weight, call.passes, call.flags}, prologue_label_.c_str());
 }
 

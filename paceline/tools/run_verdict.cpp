@@ -16,7 +16,9 @@ Fault fault_of(const WorkerEnd& end) {
 
 Error failure_for_others(const WorkerEnd& end) {
   if (end.silence) return *end.silence;
-  const bool said_why = end.report && !end.report->secondary() && end.out_of_memory.empty();
+  // That a rank gave up is a consequence where another one did, and the cause where it says so of itself.
+  const auto gave_up = [&] { return end.report->message.starts_with(fmt::format("rank {} gave up", end.rank)); };
+  const bool said_why = end.report && (!end.report->secondary() || gave_up()) && end.out_of_memory.empty();
   if (said_why) return Error(end.report->fault(), end.report->message, Error::kNoRank, end.rank);
   std::string text =
       fmt::format("rank {} (host {}, pid {}) {}", end.rank, end.host, end.pid, describe_status(end.status));
