@@ -47,8 +47,8 @@ class HostChain final : public Schedule {
 
  private:
   static constexpr std::size_t kDepth = 2;  // segments of a partial sum that wait here
-  static constexpr std::size_t kLeastSegment = 4096;
-  static constexpr std::size_t kSegments = 64;  // of a slice, where they are not too small or too large
+  static constexpr std::size_t kLeastSegment = 16384;
+  static constexpr std::size_t kSegments = 256;  // of a slice, where they are not too small or too large
 
   /// Where a rank's operands lie, in its memory of this host.
   struct Operands {
