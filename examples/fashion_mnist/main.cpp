@@ -7,13 +7,16 @@
 #include <torch/torch.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <exception>
 #include <optional>
+#include <span>
 #include <string>
 
 #include "images.h"
 #include "models.h"
 #include "options.h"
+#include "paceline/base/hash.h"
 #include "paceline/comm/comm.h"
 #include "paceline/observe/report.h"
 #include "paceline/observe/summary.h"
@@ -74,6 +77,15 @@ std::optional<double> train(torch::nn::Sequential& model, DistributedDataParalle
   return accuracy;
 }
 
+std::uint64_t parameter_hash(const torch::nn::Sequential& model) {
+  std::uint64_t hash = 0;
+  for (const auto& parameter : model->parameters()) {
+    const auto bits = parameter.detach().contiguous();
+    hash = paceline::hash_of(std::span(static_cast<const std::byte*>(bits.data_ptr()), bits.nbytes()), hash);
+  }
+  return hash;
+}
+
 void run(const Options& options, const Comm& comm) {
   std::optional<double> one_worker_rate;
   if (!options.baseline.empty()) one_worker_rate = paceline::read_report(options.baseline).samples_per_s;
@@ -113,6 +125,7 @@ void run(const Options& options, const Comm& comm) {
   paceline::SummaryOptions look{.charset = locale_is_utf8() ? paceline::Charset::Utf8 : paceline::Charset::Ascii};
   if (!options.report.empty()) look.report_path = paceline::write_report(report, options.report).string();
   fmt::print("{}", paceline::terminal_summary(report, look));
+  if (options.hash) fmt::print("  Parameters {:016x}\n", parameter_hash(model));
 }
 
 int main(int argc, char** argv) {

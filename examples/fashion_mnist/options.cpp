@@ -61,6 +61,7 @@ Options parse_options(int argc, char** argv) {
   app.add_flag("--synthetic", options.synthetic, "Train on random images, for timing; implies --no-eval");
   app.add_flag_callback(
       "--no-eval", [&] { options.evaluate = false; }, "Do not measure the test accuracy");
+  app.add_flag("--hash", options.hash, "Print a hash of the final parameters' bits: runs that end alike have the same");
   app.add_option("--report", options.report, "Folder to write report.json to");
   app.add_option("--baseline", options.baseline, "report.json of a run with one worker, to tell the speed-up");
   app.add_option("--bucket-bytes", options.bucket_bytes, "Size of the buckets that gradients travel in")

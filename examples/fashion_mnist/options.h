@@ -19,6 +19,7 @@ struct Options {
   std::filesystem::path data = "/usr/share/datasets/fashion-mnist";
   bool synthetic = false;
   bool evaluate = true;
+  bool hash = false;               ///< Print parameter_hash() at the end.
   std::filesystem::path report;    ///< Folder for report.json; empty for none.
   std::filesystem::path baseline;  ///< Report of a one-worker run; empty for none.
   std::size_t bucket_bytes = std::size_t{1} << 20;
