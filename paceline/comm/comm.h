@@ -46,17 +46,17 @@ class Comm {
   /// The communicator of rank `rank` of `world_size` that meet in `store` under `name`; all on this host, in processes
   /// of their own.
   static Comm over_shared_memory(const std::shared_ptr<Store>& store, const std::string& name, int rank, int world_size,
-                                 CommOptions options = {});
+                                 const CommOptions& options = {});
 
   /// The same over TCP, between hosts or on one. `tcp` says where to listen and who is let in. Throws as from_env()
   /// does.
   static Comm over_tcp(const std::shared_ptr<Store>& store, const std::string& name, int rank, int world_size,
-                       const TcpOptions& tcp = {}, CommOptions options = {});
+                       const TcpOptions& tcp = {}, const CommOptions& options = {});
 
   /// Over whatever fits where the ranks are, which they find out by trying to map each other's memory: shared memory
   /// where all share a host, TCP where each has its own, both where hosts have several. Throws as from_env() does.
   static Comm over_hosts(const std::shared_ptr<Store>& store, const std::string& name, int rank, int world_size,
-                         const TcpOptions& tcp = {}, CommOptions options = {});
+                         const TcpOptions& tcp = {}, const CommOptions& options = {});
 
   explicit Comm(std::shared_ptr<State> state) : state_(std::move(state)) {}
 

@@ -126,17 +126,17 @@ std::shared_ptr<BoardWriter> open_board() {
 Comm Comm::solo() { return Comm(std::make_shared<State>()); }
 
 Comm Comm::over_shared_memory(const std::shared_ptr<Store>& store, const std::string& name, int rank, int world_size,
-                              CommOptions options) {
+                              const CommOptions& options) {
   return join(new_state(store, name, rank, world_size, shared_memory(store, options)));
 }
 
 Comm Comm::over_tcp(const std::shared_ptr<Store>& store, const std::string& name, int rank, int world_size,
-                    const TcpOptions& tcp, CommOptions options) {
+                    const TcpOptions& tcp, const CommOptions& options) {
   return join(new_state(store, name, rank, world_size, over_connections(store, tcp, options)));
 }
 
 Comm Comm::over_hosts(const std::shared_ptr<Store>& store, const std::string& name, int rank, int world_size,
-                      const TcpOptions& tcp, CommOptions options) {
+                      const TcpOptions& tcp, const CommOptions& options) {
   return join(new_state(store, name, rank, world_size, between_hosts(store, tcp, options)));
 }
 
@@ -165,7 +165,7 @@ Comm Comm::from_env() {
                          : transport == "tcp" ? over_connections(store, tcp_options(), options)
                                               : shared_memory(store, options));
   state->board = std::move(board);
-  const Comm comm = join(std::move(state));
+  Comm comm = join(std::move(state));
   store->set(fmt::format("joined/{}", rank), "1");  // the launcher tells workers that end before they joined
   return comm;
 }

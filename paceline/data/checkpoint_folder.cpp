@@ -57,7 +57,7 @@ fs::path begin_checkpoint(const fs::path& folder) {
       if (name.ends_with(".part") && number_of(name.substr(0, name.size() - 5)) > 0) unfinished.push_back(entry.path());
     }
     for (const fs::path& path : unfinished) fs::remove_all(path);
-    const fs::path part = folder / fmt::format("save-{:06}.part", last + 1);
+    fs::path part = folder / fmt::format("save-{:06}.part", last + 1);
     if (::mkdir(part.c_str(), 0700) != 0) throw system_error(fmt::format("cannot create {}", part.string()), errno);
     return part;
   });

@@ -34,7 +34,7 @@ ReducerOptions checked(ReducerOptions options) {
 Reducer::Reducer(Comm comm, std::vector<ParameterInfo> parameters, ReducerOptions options)
     : comm_(std::move(comm)),
       parameters_(std::move(parameters)),
-      options_(checked(options)),
+      options_(checked(std::move(options))),
       prologue_(comm_),
       epilogue_(comm_),
       ready_(parameters_.size()) {

@@ -72,9 +72,12 @@ std::vector<std::size_t> sizes_in(const SizeRange& range, std::size_t unit) {
   while (true) {
     // Steps that lead no multiple further are taken at once: a range may have any number of them.
     const std::size_t from = sizes.back() - range.first + unit - 1;
-    exact = range.step ? static_cast<double>(range.first) +
-                             static_cast<double>(from / *range.step + 1) * static_cast<double>(*range.step)
-                       : exact * range.factor;
+    if (range.step) {
+      const std::size_t steps = from / *range.step + 1;
+      exact = static_cast<double>(range.first) + static_cast<double>(steps) * static_cast<double>(*range.step);
+    } else {
+      exact *= range.factor;
+    }
     if (!(exact > 0) || exact > static_cast<double>(range.last)) break;
     const std::size_t size = static_cast<std::size_t>(exact) / unit * unit;
     if (size <= sizes.back()) continue;  // not yet a multiple further

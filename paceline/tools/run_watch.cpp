@@ -125,7 +125,8 @@ std::optional<std::pair<std::string, std::uint64_t>> most_waited_in(const std::v
 std::string root_suspect(const std::vector<RankView>& views, Nanoseconds at, bool all) {
   const auto most = most_waited_in(views);
   if (!most) return "none: no rank waits any longer";
-  const auto& [communicator, number] = *most;
+  const std::string& communicator = most->first;
+  const std::uint64_t number = most->second;
   const std::vector<int> ranks = waiting_in(views).at(*most);
   std::vector<const RankView*> elsewhere;
   for (const RankView& view : views) {
