@@ -5,8 +5,9 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <charconv>
 #include <nlohmann/json.hpp>
-#include <regex>
+#include <string_view>
 
 #include "paceline/base/crc32c.h"
 #include "paceline/base/durable_file.h"
@@ -22,11 +23,15 @@ constexpr const char* kFormat = "paceline.checkpoint/1";
 constexpr const char* kManifest = "manifest.json";
 constexpr std::uint64_t kMostManifestBytes = std::uint64_t{64} << 20;
 
-/// N of "save-N", or 0 for any other name.
-std::uint64_t number_of(const std::string& name) {
-  static const std::regex pattern("save-([0-9]{6,18})");
-  std::smatch match;
-  return std::regex_match(name, match, pattern) ? std::stoull(match[1].str()) : 0;
+/// N of "save-N", which has 6 to 18 digits, or 0 for any other name.
+std::uint64_t number_of(std::string_view name) {
+  constexpr std::string_view kPrefix = "save-";
+  if (!name.starts_with(kPrefix)) return 0;
+  name.remove_prefix(kPrefix.size());
+  const bool digits = std::all_of(name.begin(), name.end(), [](char c) { return c >= '0' && c <= '9'; });
+  std::uint64_t number = 0;
+  if (digits && name.size() >= 6 && name.size() <= 18) std::from_chars(name.data(), name.data() + name.size(), number);
+  return number;
 }
 
 /// Calls `action`, whose failure becomes a System error that says `doing`.
