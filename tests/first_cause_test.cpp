@@ -7,20 +7,17 @@
 
 #include <filesystem>
 #include <fstream>
-#include <functional>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
-#include "paceline/comm/comm.h"
+#include "job_worker.h"
 #include "tests/launched_job.h"
 
 namespace paceline {
 namespace {
 
 namespace fs = std::filesystem;
-
-bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
 // ---- First causes.
 
@@ -93,31 +90,6 @@ TEST(Limits, ATinyDevShmDoesNotMatter) {
 }
 
 // ---- What workers do. Disabled, so that they run only as workers.
-
-void as_worker(const std::function<void(const Comm&)>& body) {
-  int code = 0;
-  try {
-    const Comm comm = Comm::from_env();
-    fmt::print("pid {}\n", ::getpid());
-    std::fflush(stdout);
-    try {
-      body(comm);
-    } catch (const std::exception& error) {
-      comm.abort(error.what());
-      throw;
-    }
-  } catch (const std::exception& error) {
-    fmt::print("heard: {}\n", error.what());
-    code = 1;
-  }
-  std::fflush(nullptr);
-  ::_exit(code);
-}
-
-void sum(const Comm& comm, std::size_t count = 3) {
-  std::vector<float> data(count, 1);
-  comm.all_reduce<float>(data);
-}
 
 TEST(Worker, DISABLED_RankOneThrows) {
   as_worker([](const Comm& comm) {

@@ -21,8 +21,6 @@
 namespace paceline {
 namespace {
 
-bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
-
 using Words = std::vector<std::string>;
 
 Words node(int rank, int nodes, const std::string& rendezvous, const Words& more = {}) {
