@@ -100,6 +100,15 @@ TEST(ControlFrames, RandomAndDamagedBytesAreCorruptOrNothing) {
   EXPECT_THROW(take_control(deep), Error);
 }
 
+TEST(Messages, LastErrorsOfManyRanksStayWithinTheLimit) {
+  LastErrors errors;
+  for (int rank = 0; rank < 1024; ++rank) errors[rank] = std::deque<std::string>(8, std::string(400, '\x01'));
+  std::string bytes = encode_control(to_json(errors));
+  const LastErrors back = errors_from(std::get<nlohmann::json>(*take_control(bytes)));
+  ASSERT_EQ(back.size(), 1024u);
+  EXPECT_EQ(back.at(1023), std::deque<std::string>{std::string(128, '\x01')});
+}
+
 TEST(Messages, AWorkersEndComesBack) {
   const WorkerEnd end{.rank = 3,
                       .status = 9,

@@ -3,8 +3,8 @@
 
 #include <numeric>
 
+#include "job_worker.h"
 #include "launched_job.h"
-#include "paceline/comm/comm.h"
 
 namespace paceline {
 namespace {
@@ -110,24 +110,8 @@ INSTANTIATE_TEST_SUITE_P(Transports, Jobs, testing::Values("shm", "tcp"),
   ::_exit(code);
 }
 
-/// As a program should: an error ends this rank and, by abort(), the others.
-void as_program(const std::function<void(const Comm&)>& body) {
-  try {
-    const Comm comm = Comm::from_env();
-    try {
-      body(comm);
-    } catch (const std::exception& error) {
-      comm.abort(error.what());
-      throw;
-    }
-  } catch (const std::exception& error) {
-    fmt::print("heard: {}\n", error.what());
-    end(1);
-  }
-}
-
 TEST(Worker, DISABLED_ReducesInManyWays) {
-  as_program([](const Comm& comm) {
+  as_worker([](const Comm& comm) {
     const int n = comm.world_size();
     const auto check = [&](const Comm& on) {
       for (const std::size_t count : {std::size_t{1}, std::size_t{1000}, std::size_t{500'000}}) {
@@ -149,7 +133,7 @@ TEST(Worker, DISABLED_ReducesInManyWays) {
 }
 
 TEST(Worker, DISABLED_RankTwoIsKilled) {
-  as_program([](const Comm& comm) {
+  as_worker([](const Comm& comm) {
     for (int step = 0;; ++step) {
       if (comm.rank() == 2 && step == 100) ::raise(SIGKILL);
       comm.sum(1);
@@ -158,7 +142,7 @@ TEST(Worker, DISABLED_RankTwoIsKilled) {
 }
 
 TEST(Worker, DISABLED_RankOneThrows) {
-  as_program([](const Comm& comm) {
+  as_worker([](const Comm& comm) {
     for (int step = 0;; ++step) {
       if (comm.rank() == 1 && step == 100) throw std::runtime_error("the disk is on fire");
       comm.sum(1);
@@ -167,7 +151,7 @@ TEST(Worker, DISABLED_RankOneThrows) {
 }
 
 TEST(Worker, DISABLED_RankOneCallsExit) {
-  as_program([](const Comm& comm) {
+  as_worker([](const Comm& comm) {
     comm.barrier();
     if (comm.rank() == 1) end(0);
     comm.barrier();
@@ -178,16 +162,16 @@ TEST(Worker, DISABLED_RankOneNeverJoins) {
   if (std::string(std::getenv("RANK")) == "1") {
     for (;;) ::pause();
   }
-  as_program([](const Comm&) {});
+  as_worker([](const Comm&) {});
 }
 
 TEST(Worker, DISABLED_RankOneLeavesBeforeJoining) {
   if (std::string(std::getenv("RANK")) == "1") end(0);
-  as_program([](const Comm&) {});
+  as_worker([](const Comm&) {});
 }
 
 TEST(Worker, DISABLED_RankOneDisagrees) {
-  as_program([](const Comm& comm) {
+  as_worker([](const Comm& comm) {
     std::vector<float> data(comm.rank() == 1 ? 999 : 1000);
     comm.barrier();
     comm.all_reduce<float>(data);

@@ -8,6 +8,7 @@
 #include <poll.h>
 #include <pty.h>
 #include <signal.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -129,7 +130,8 @@ class Job {
 
     pid_ = ::fork();
     if (pid_ == 0) {
-      ::setpgid(0, 0);  // signals to a test's group must not reach the test
+      ::setpgid(0, 0);                     // signals to a test's group must not reach the test
+      ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // a test that is killed, by its time limit say, leaves no job behind
       ::dup2(out[1], 1);
       ::dup2(setup.terminal ? out[1] : err[1], 2);
       if (setup.closed) ::close(1), ::close(2), ::close(0);
@@ -150,7 +152,11 @@ class Job {
 
   ~Job() {
     if (!reaped_) ::kill(pid_, SIGKILL);
-    for (const pid_t pid : marked_processes(mark_)) ::kill(pid, SIGKILL);
+    EXPECT_TRUE(eventually([&] {
+      const std::vector<pid_t> left = look_twice();
+      for (const pid_t pid : left) ::kill(pid, SIGKILL);
+      return left.empty();
+    }));
     if (!reaped_) ::waitpid(pid_, nullptr, 0);
   }
   Job(const Job&) = delete;
@@ -205,7 +211,7 @@ class Job {
 
   AssertionResult leaves_nothing() {
     std::vector<pid_t> left;
-    if (eventually([&] { return (left = marked_processes(mark_)).empty(); })) return AssertionSuccess();
+    if (eventually([&] { return (left = look_twice()).empty(); })) return AssertionSuccess();
     auto failure = AssertionFailure();
     for (const pid_t pid : left) failure << "process " << pid << " is left: " << command_line(pid) << "\n";
     return failure;
@@ -213,6 +219,12 @@ class Job {
   std::size_t processes() const { return marked_processes(mark_).size(); }
 
  private:
+  /// One look may miss a process that starts during it, or that is in the middle of exec and shows no environment.
+  std::vector<pid_t> look_twice() const {
+    const std::vector<pid_t> found = marked_processes(mark_);
+    return found.empty() ? marked_processes(mark_) : found;
+  }
+
   pid_t pid_ = 0;
   std::string mark_;
   UniqueFd out_, err_;
@@ -254,6 +266,8 @@ inline std::vector<std::string> lines_of(const std::string& text) {
   for (std::string line; std::getline(stream, line);) lines.push_back(line);
   return lines;
 }
+
+inline bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
 inline std::size_t count(const std::string& text, const std::string& part) {
   std::size_t times = 0;

@@ -9,20 +9,17 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
-#include <functional>
 #include <regex>
 #include <string>
 #include <vector>
 
-#include "paceline/comm/comm.h"
+#include "job_worker.h"
 #include "tests/launched_job.h"
 
 namespace paceline {
 namespace {
 
 namespace fs = std::filesystem;
-
-bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
 // ---- Silence.
 
@@ -127,37 +124,12 @@ TEST(Hang, ATimeoutIsFollowedByTheLastOperationsOfAllRanks) {
 
 // ---- What workers do. Disabled, so that they run only as workers.
 
-void as_worker(const std::function<void(const Comm&)>& body) {
-  int code = 0;
-  ::signal(SIGSEGV, SIG_DFL);  // a sanitizer's would exit
-  try {
-    const Comm comm = Comm::from_env();
-    fmt::print("pid {}\n", ::getpid());
-    std::fflush(stdout);
-    try {
-      body(comm);
-    } catch (const std::exception& error) {
-      comm.abort(error.what());
-      throw;
-    }
-  } catch (const std::exception& error) {
-    fmt::print("heard: {}\n", error.what());
-    code = 1;
-  }
-  std::fflush(nullptr);
-  ::_exit(code);
-}
-
-void sum(const Comm& comm, std::size_t count = 3) {
-  std::vector<float> data(count, 1);
-  comm.all_reduce<float>(data);
-}
-
 void compute_for(Nanoseconds duration) {
   for (const Deadline end(duration); !end.passed();) continue;
 }
 
 TEST(Worker, DISABLED_ReducesForever) {
+  ::signal(SIGSEGV, SIG_DFL);  // a sanitizer's would exit
   as_worker([](const Comm& comm) {
     for (;;) sum(comm, 1000);
   });

@@ -24,8 +24,6 @@ namespace {
 using test::NetworkHosts;
 using Words = std::vector<std::string>;
 
-bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
-
 /// Launchers on the hosts of a network, node i on host i, each with this many workers.
 struct Cluster {
   static constexpr int kPort = 4711;  // nobody else is in these namespaces

@@ -115,6 +115,14 @@ TEST(Ps, AJobThatIsNotThereIsSaid) {
   EXPECT_EQ(listing.err, "paceline ps: there is no job no-such-job of yours on this host\n");
 }
 
+TEST(Ps, ACommandLineThatIsNoUtf8IsListedAsJson) {
+  Job job(run_sh(1, "echo ready; exec sleep 1000 # \xff"));
+  ASSERT_TRUE(job.says("ready")) << job.err();
+  const Listing listing = ps({"--json"});
+  EXPECT_EQ(listing.exit_code, 0) << listing.err;
+  EXPECT_NE(job_of(listing, job.pid()), nullptr) << listing.out;
+}
+
 TEST(Ps, WhatOnlyLooksLikeABoardIsPassedOver) {
   const UniqueFd fake(::memfd_create(Board::kName, MFD_ALLOW_SEALING));
   ASSERT_EQ(::ftruncate(fake.get(), 1 << 20), 0);

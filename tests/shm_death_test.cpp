@@ -3,12 +3,11 @@
 #include <sys/mman.h>
 #include <time.h>
 
-#include <functional>
 #include <random>
 #include <thread>
 
+#include "job_worker.h"
 #include "launched_job.h"
-#include "paceline/comm/comm.h"
 #include "world.h"
 
 namespace paceline {
@@ -50,22 +49,6 @@ TEST(Death, InItsSliceIsSeenByAllOthers) { expect_death("RankTwoDiesInItsSlice",
 TEST(Death, OfARankWhoseChildLivesOnIsSeenByAllOthers) { expect_death("RankTwoLeavesAChild", 2); }
 
 // ---- What workers do. Disabled, so that they run only as workers.
-
-void as_worker(const std::function<void(const Comm&)>& body) {
-  try {
-    const Comm comm = Comm::from_env();
-    try {
-      body(comm);
-    } catch (const std::exception& error) {
-      comm.abort(error.what());
-      throw;
-    }
-  } catch (const std::exception& error) {
-    fmt::print("heard: {}\n", error.what());
-    std::fflush(nullptr);
-    ::_exit(1);
-  }
-}
 
 long number_from(const char* variable) { return std::stol(std::getenv(variable)); }
 

@@ -4,6 +4,8 @@
 
 #include <exception>
 
+#include "paceline/base/background.h"
+
 namespace paceline {
 namespace {
 
@@ -19,7 +21,7 @@ MessageEngine::MessageEngine(std::unique_ptr<Transport> transport, Nanoseconds t
       hosts_(std::move(hosts)),
       timeout_(timeout),
       collectives_(*transport_, preferred, hosts_.get()),
-      thread_([this] { carry_out_behind(); }) {}
+      thread_(background_thread([this] { carry_out_behind(); })) {}
 
 MessageEngine::~MessageEngine() {
   bool unfinished = false;

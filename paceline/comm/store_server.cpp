@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 #include <poll.h>
-#include <pthread.h>
-#include <signal.h>
 #include <sys/eventfd.h>
 #include <sys/random.h>
 #include <sys/socket.h>
@@ -20,6 +18,7 @@
 #include <utility>
 #include <vector>
 
+#include "paceline/base/background.h"
 #include "paceline/base/unique_fd.h"
 #include "paceline/comm/greeting.h"
 #include "paceline/comm/guests.h"
@@ -78,17 +77,6 @@ UniqueFd listen_on_name(const std::string& name) {
   return fd;
 }
 
-UniqueFd make_event() {
-  UniqueFd fd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (!fd) throw system_error("cannot create an eventfd", errno);
-  return fd;
-}
-
-void signal_event(const UniqueFd& event) {
-  // Fails only when the counter is full, and then it is readable already.
-  [[maybe_unused]] const int result = ::eventfd_write(event.get(), 1);
-}
-
 StoreMessage failed(const StoreFailure& first) {
   return {.op = StoreOp::Failed, .number = first.rank, .key = first.code, .value = first.message};
 }
@@ -110,12 +98,7 @@ class StoreServer::Impl {
   explicit Impl(const StoreOverTcp* tcp)
       : name_(random_name()), listener_(listen_on_name(name_)), wake_(make_event()), early_(make_event()) {
     if (tcp != nullptr) listen_over_tcp(*tcp);
-    // The program's signals belong to its own threads.
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    thread_ = std::thread([this] { serve(); });
-    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    thread_ = background_thread([this] { serve(); });
   }
 
   ~Impl() {

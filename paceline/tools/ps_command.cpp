@@ -76,7 +76,9 @@ int show(const std::string& wanted, bool json) {
   if (json) {
     nlohmann::json all = nlohmann::json::array();
     for (const JobView& job : jobs) all.push_back(to_json(job));
-    fmt::print("{}\n", nlohmann::json{{"schema", "paceline.ps/1"}, {"jobs", all}}.dump(2));
+    // Command lines may be no UTF-8, or cut off within a character.
+    fmt::print("{}\n", nlohmann::json{{"schema", "paceline.ps/1"}, {"jobs", all}}.dump(
+                           2, ' ', false, nlohmann::json::error_handler_t::replace));
   } else {
     print(jobs, !wanted.empty());
   }

@@ -3,15 +3,11 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <poll.h>
-#include <pthread.h>
-#include <signal.h>
-#include <sys/eventfd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <utility>
 
-#include "paceline/base/error.h"
+#include "paceline/base/background.h"
 #include "paceline/comm/greeting.h"
 
 namespace paceline::tools {
@@ -25,26 +21,15 @@ constexpr milliseconds kLongestPause{1000};
 // Strangers may push this launcher out before it is heard.
 constexpr int kTimesSentAway = 5;
 
-UniqueFd make_event() {
-  UniqueFd fd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (!fd) throw system_error("cannot create an eventfd", errno);
-  return fd;
-}
-
 }  // namespace
 
 Dialer::Dialer(std::vector<SocketAddress> addresses, const Secret& secret, Deadline deadline)
     : addresses_(std::move(addresses)), secret_(secret), deadline_(deadline), done_(make_event()), stop_(make_event()) {
-  // The program's signals belong to its own threads.
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  thread_ = std::thread([this] { dial(); });
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  thread_ = background_thread([this] { dial(); });
 }
 
 Dialer::~Dialer() {
-  ::eventfd_write(stop_.get(), 1);
+  signal_event(stop_);
   thread_.join();
 }
 
@@ -87,7 +72,7 @@ void Dialer::dial() {
 void Dialer::finish(Result result) {
   const std::lock_guard lock(mutex_);
   result_ = std::move(result);
-  ::eventfd_write(done_.get(), 1);
+  signal_event(done_);
 }
 
 }  // namespace paceline::tools

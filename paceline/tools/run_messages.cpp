@@ -16,6 +16,16 @@ Nanoseconds time_from(const nlohmann::json& seconds) {
   return std::chrono::duration_cast<Nanoseconds>(time);
 }
 
+/// The newest of the lines, as much of them as has this room.
+std::deque<std::string> newest(const std::deque<std::string>& lines, std::size_t room) {
+  std::deque<std::string> kept;
+  for (auto line = lines.rbegin(); line != lines.rend() && room > 0; ++line) {
+    kept.push_front(line->substr(0, room));
+    room -= kept.front().size();
+  }
+  return kept;
+}
+
 Fault fault_from(const std::string& label) { return StoreFailure{0, label, ""}.fault(); }
 
 }  // namespace
@@ -69,7 +79,9 @@ Verdict verdict_from(const nlohmann::json& message) {
 
 nlohmann::json to_json(const LastErrors& errors) {
   nlohmann::json list = nlohmann::json::array();
-  for (const auto& [rank, lines] : errors) list.push_back({{"rank", rank}, {"lines", lines}});
+  // In JSON a byte may be six.
+  const std::size_t room = kMaxControlFrame / 8 / std::max<std::size_t>(errors.size(), 1);
+  for (const auto& [rank, lines] : errors) list.push_back({{"rank", rank}, {"lines", newest(lines, room)}});
   return {{"kind", "finished"}, {"errors", list}};
 }
 

@@ -42,8 +42,7 @@ const WorkerEnd* first_cause(const std::vector<WorkerEnd>& ends, std::optional<i
   };
   const WorkerEnd* cause = first([](const WorkerEnd& end) { return end.silence.has_value(); });
   if (cause != nullptr) return cause;
-  cause = first(
-      [](const WorkerEnd& end) { return end.failed() && !end.stopped && !(end.report && end.report->secondary()); });
+  cause = first([](const WorkerEnd& end) { return end.failed() && !only_saw_another_fail(end); });
   if (cause == nullptr) {
     cause = first([&](const WorkerEnd& end) { return end.failed() && !end.stopped && end.rank == first_to_report; });
   }

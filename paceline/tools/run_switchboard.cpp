@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 #include <poll.h>
-#include <pthread.h>
-#include <signal.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 
@@ -13,6 +11,7 @@
 #include <chrono>
 #include <utility>
 
+#include "paceline/base/background.h"
 #include "paceline/base/error.h"
 #include "paceline/comm/greeting.h"
 #include "paceline/comm/tcp_socket.h"
@@ -27,17 +26,6 @@ constexpr std::chrono::seconds kTcpSilence{10};
 constexpr std::chrono::seconds kLastWords{1};
 constexpr std::size_t kMaxUnsent = std::size_t{8} << 20;
 
-UniqueFd make_event() {
-  UniqueFd fd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (!fd) throw system_error("cannot create an eventfd", errno);
-  return fd;
-}
-
-void set(const UniqueFd& event) {
-  // Fails only when the counter is full, and then it is readable already.
-  [[maybe_unused]] const int result = ::eventfd_write(event.get(), 1);
-}
-
 SocketAddress address_of_peer(int socket) {
   sockaddr_storage address{};
   socklen_t length = sizeof address;
@@ -50,12 +38,7 @@ SocketAddress address_of_peer(int socket) {
 
 Switchboard::Switchboard(std::optional<Guests> guests)
     : guests_(std::move(guests)), wake_(make_event()), events_ready_(make_event()) {
-  // The program's signals belong to its own threads.
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  thread_ = std::thread([this] { serve(); });
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  thread_ = background_thread([this] { serve(); });
 }
 
 Switchboard::~Switchboard() {
@@ -261,9 +244,9 @@ void Switchboard::lose(int number, Line& line, const std::string& why) {
 
 void Switchboard::report(LineEvent event) {
   events_.push_back(std::move(event));
-  set(events_ready_);
+  signal_event(events_ready_);
 }
 
-void Switchboard::wake() { set(wake_); }
+void Switchboard::wake() { signal_event(wake_); }
 
 }  // namespace paceline::tools
