@@ -156,8 +156,7 @@ void DistributedDataParallel::State::finish_round() {
 
 // What an earlier backward of this step reached and this one did not.
 void DistributedDataParallel::State::contribute_accumulated() {
-  absent_here = reducer.absent();
-  for (const std::size_t index : absent_here) {
+  for (const std::size_t index : reducer.absent()) {
     if (!pending[index] || !parameters[index].tensor.grad().defined()) continue;
     if (uses_slots && !is_in_slot(index)) bring_to_slot(index);
     reducer.mark_ready(index);
