@@ -105,8 +105,14 @@ void DistributedDataParallel::State::before_launch(const BucketPiece& piece) {
     const torch::NoGradGuard no_grad;
     tensor_over(piece.dtype, piece.bytes).div_(divisor);
   }
-  if (options.not_finite == NotFinite::Unchecked || end.bad_parameter != 0 || !is_read || !uses_slots) return;
-  if (const auto element = first_not_finite(piece.dtype, piece.bytes)) {
+  // What is rounded is looked at afterwards, when it may be too large.
+  if (uses_slots && wire_dtype(piece.dtype) == piece.dtype) note_not_finite(piece, piece.dtype, piece.bytes);
+}
+
+void DistributedDataParallel::State::note_not_finite(const BucketPiece& piece, Dtype sent_as,
+                                                     std::span<const std::byte> sent) {
+  if (options.not_finite == NotFinite::Unchecked || end.bad_parameter != 0 || !is_read) return;
+  if (const auto element = first_not_finite(sent_as, sent)) {
     end.bad_parameter = 1 + reducer.parameter_at(piece.bucket, piece.offset + *element * size_of(piece.dtype));
   }
 }
