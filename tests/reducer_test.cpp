@@ -85,5 +85,23 @@ TEST(Reducer, AccountsForEveryPieceOfALargeModel) {
   });
 }
 
+// absent() is only a question: who does not ask it gets the same answer afterwards.
+TEST(Reducer, KnowsWhatWasMarkedAbsentOnAllRanks) {
+  test::on_ranks(2, ThreadEngine::SharedMemory, [](const Comm& comm) {
+    Reducer reducer(comm, {{"all", 3, Dtype::Float32}, {"one", 3, Dtype::Float32}, {"none", 3, Dtype::Float32}}, {});
+    for (int step = 0; step < 2; ++step) {
+      reducer.begin();
+      reducer.mark_ready(0);
+      if (comm.rank() == 0) reducer.mark_ready(1);
+      else reducer.mark_absent(1);
+      reducer.mark_absent(2);
+      reducer.finish();
+      EXPECT_TRUE(reducer.took_part(0));
+      EXPECT_TRUE(reducer.took_part(1));
+      EXPECT_FALSE(reducer.took_part(2));
+    }
+  });
+}
+
 }  // namespace
 }  // namespace paceline

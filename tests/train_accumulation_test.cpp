@@ -168,6 +168,25 @@ TEST(A3Accumulation, AccumulatedBackwardsAreOneStepOfTheAccount) {
   EXPECT_EQ(samples, std::vector<double>(4, 6.0));
 }
 
+TEST(A3Accumulation, AnAverageByHandEndsAStepOfTheAccount) {
+  std::vector<double> samples;
+  const Comm comm = Comm::solo();
+  Sequential model = test::mlp();
+  DistributedDataParallel ddp(*model, comm);
+  Optimizer<torch::optim::SGD> optimizer(ddp, model->parameters(), torch::optim::SGDOptions(0.1));
+  ddp.accumulate(3);
+  const Samples all(12);
+  DataLoader loader(std::make_shared<TensorDataset>(all.data, all.target), comm, {.batch_size = 3});
+  comm.timeline().set_sink([&](const StepEvents& events) { samples.push_back(events.samples); });
+  for (auto& batch : loader.epoch()) {
+    torch::nn::functional::cross_entropy(model->forward(batch.data), batch.target).backward();
+    ddp.average();
+    optimizer.step();
+    optimizer.zero_grad();
+  }
+  EXPECT_EQ(samples, std::vector<double>(4, 3.0));
+}
+
 TEST(Refused, AStepInsideNoSync) {
   expect_all_say(failures(2,
                           [](const Comm& comm) {

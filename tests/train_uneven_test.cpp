@@ -176,7 +176,7 @@ TEST(A7Uneven, AnExactLoaderWithWeightsIsOneProcessOverAllSamples) {
     if (comm.rank() == 0) test::copy_parameters(*reference, *model);
     DistributedDataParallel ddp(*model, comm, {.reduction = Reduction::Weighted});
     DataLoader loader(std::make_shared<TensorDataset>(all.data, all.target), comm,
-                      {.batch_size = 3, .tail = SampleTail::Exact});
+                      {.batch_size = 7, .tail = SampleTail::Exact});
     double seen = 0;
     auto sum = torch::zeros_like(model->parameters()[0]);
     for (auto& batch : steps(ddp, loader.epoch())) {
@@ -186,7 +186,7 @@ TEST(A7Uneven, AnExactLoaderWithWeightsIsOneProcessOverAllSamples) {
       seen += ddp.total_weight();
       sum += model->parameters()[0].grad() * ddp.total_weight();
     }
-    if (comm.rank() > 1) return;  // those have fewer batches than the others
+    if (comm.rank() > 1) return;  // 7 samples are one batch; 8, which the others have, are two
     EXPECT_EQ(seen, static_cast<double>(kSamples));
     EXPECT_LE(test::relative_difference(sum / seen, reference->parameters()[0].grad()), 1e-5);
   });
@@ -261,6 +261,19 @@ TEST(NotFinite, CanBeSkippedOnAllRanks) {
     bool told = false;
     for (const Finding& finding : ddp.recorder().summary().findings) told |= finding.id == "not_finite";
     EXPECT_TRUE(told);
+  });
+}
+
+TEST(NotFinite, InARoundThatIsDroppedAnywayDropsItOnce) {
+  test::on_ranks(2, ThreadEngine::SharedMemory, [](const Comm& comm) {
+    Sequential model = test::mlp();
+    DistributedDataParallel ddp(*model, comm, {.uneven = Uneven::Stop, .not_finite = NotFinite::Skip});
+    const std::vector<int> own(static_cast<std::size_t>(2 - comm.rank()));
+    int batch = 0;
+    for ([[maybe_unused]] const int one : steps(ddp, own)) {
+      poisoned_step(comm, model, batch++ == 1 ? 0 : -1, std::numeric_limits<float>::infinity());
+    }
+    EXPECT_EQ(ddp.skipped_rounds(), 1u);
   });
 }
 

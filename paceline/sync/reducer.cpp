@@ -3,10 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
 #include <iterator>
 #include <numeric>
 
+#include "paceline/base/bytes.h"
 #include "paceline/base/hash.h"
 
 namespace paceline {
@@ -69,6 +69,7 @@ void Reducer::begin(const RoundCall& call) {
   next_bucket_ = 0;
   gradient_hash_ = 0;
   std::fill(ready_.begin(), ready_.end(), 0);
+  absent_.clear();
   arrival_order_.clear();
   started_.clear();
   settled_ = 0;
@@ -113,13 +114,13 @@ void Reducer::store(std::size_t parameter, const std::byte* gradient) {
   const bool pipelined = bytes > options_.bucket_bytes && at.bucket == next_bucket_ && !ready_[parameter] &&
                          (round_ > 0 || at.bucket > 0) && !options_.reduce_bucket;
   if (!pipelined) {
-    if (bytes > 0) std::memcpy(to, gradient, bytes);
+    copy_bytes(to, gradient, bytes);
     return mark_ready(parameter);
   }
   // Alone in its bucket: each piece is on its way while it is still in cache.
   for (std::size_t done = 0; done < bytes;) {
     const std::size_t piece = std::min(options_.bucket_bytes, bytes - done);
-    std::memcpy(to + done, gradient + done, piece);
+    copy_bytes(to + done, gradient + done, piece);
     done += piece;
     if (done < bytes) launch(at.bucket, done);
   }
@@ -131,7 +132,10 @@ void Reducer::mark_ready(std::size_t parameter) {
   if (!ready_[parameter]) arrive(parameter);
 }
 
-void Reducer::mark_absent(std::size_t parameter) { arrive(parameter); }
+void Reducer::mark_absent(std::size_t parameter) {
+  absent_.push_back(parameter);
+  arrive(parameter);
+}
 
 void Reducer::require_not_launched(std::size_t parameter) const {
   if (buckets_[plan_.slots[parameter].bucket].launched == 0) return;
@@ -197,12 +201,12 @@ void Reducer::launch(std::size_t index, std::size_t up_to) {
   }
 }
 
-const std::vector<std::size_t>& Reducer::absent() {
-  absent_.clear();
+std::vector<std::size_t> Reducer::absent() const {
+  std::vector<std::size_t> absent;
   for (std::size_t parameter = 0; parameter < ready_.size(); ++parameter) {
-    if (!ready_[parameter]) absent_.push_back(parameter);
+    if (!ready_[parameter]) absent.push_back(parameter);
   }
-  return absent_;
+  return absent;
 }
 
 bool Reducer::finish(const RoundEnd& end) {
@@ -215,7 +219,6 @@ bool Reducer::finish(const RoundEnd& end) {
   }
   check_epilogue();
   const bool moved = round_ == 0 && rebuild();
-  absent_.clear();
   in_round_ = false;
   ++round_;
   return moved;
@@ -278,8 +281,7 @@ bool Reducer::rebuild() {
   lay_out(new_order);
   for (std::size_t parameter = 0; parameter < parameters_.size(); ++parameter) {
     const BucketPlan::Slot& from = old_plan.slots[parameter];
-    const std::size_t bytes = parameters_[parameter].bytes();
-    if (bytes > 0) std::memcpy(slot(parameter).data, old[from.bucket].memory->data() + from.offset, bytes);
+    copy_bytes(slot(parameter).data, old[from.bucket].memory->data() + from.offset, parameters_[parameter].bytes());
   }
   return true;
 }

@@ -77,7 +77,7 @@ class Reducer {
   /// after it.
   void mark_ready(std::size_t parameter);
   /// Parameters of this round that were neither stored nor marked.
-  const std::vector<std::size_t>& absent();
+  std::vector<std::size_t> absent() const;
   /// As mark_ready for one of absent(): the slot holds what this rank contributes, but its backward did not reach it.
   void mark_absent(std::size_t parameter);
   /// Waits until all slots hold the result. Every parameter must have been marked. True if slots have moved.
@@ -138,7 +138,7 @@ class Reducer {
   std::vector<std::pair<std::size_t, std::size_t>> started_;  // in this order: bucket, its operation
   std::size_t settled_ = 0;                                   // of these, waited for
   std::vector<std::uint8_t> ready_;                           // by parameter
-  std::vector<std::size_t> absent_;
+  std::vector<std::size_t> absent_;                           // marked as such
   std::vector<std::size_t> arrival_order_;
   std::uint64_t gradient_hash_ = 0;
 

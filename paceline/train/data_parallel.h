@@ -83,7 +83,7 @@ struct DataParallelOptions {
   Reduction reduction = Reduction::Mean;
   Uneven uneven = Uneven::GoOn;
   EndedRanks ended_ranks = EndedRanks::LeaveOut;
-  /// Each gradient is looked at while it is in cache.
+  /// Gradients are looked at just before they are sent off; in a world of one, after backward.
   NotFinite not_finite = NotFinite::Raise;
   /// Averagings between two comparisons of all ranks' parameters and optimizers, which throw Mismatch naming the first
   /// that differs and the rank. 0 for none.

@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -32,6 +33,7 @@ struct DistributedDataParallel::State {
   bool is_in_slot(std::size_t index) const;
   void bring_to_slot(std::size_t index);
   void before_launch(const BucketPiece& piece);
+  void note_not_finite(const BucketPiece& piece, Dtype sent_as, std::span<const std::byte> sent);
   void end_backward();
   void average();
   void finish_round();
@@ -51,6 +53,7 @@ struct DistributedDataParallel::State {
   void compare_states();
 
   void sync_buffers(Buffers how, int root, double weight);                                  // buffers.cpp
+  Dtype wire_dtype(Dtype dtype) const;                                                      // wire.cpp
   std::function<void()> send_rounded(const BucketPiece& piece, const RoundCall& call);      // wire.cpp
   std::function<void()> call_bucket_hook(const BucketPiece& piece, const RoundCall& call);  // wire.cpp
   ReducerOptions reducer_options();

@@ -105,8 +105,14 @@ void DistributedDataParallel::State::before_launch(const BucketPiece& piece) {
     const torch::NoGradGuard no_grad;
     tensor_over(piece.dtype, piece.bytes).div_(divisor);
   }
-  if (options.not_finite == NotFinite::Unchecked || end.bad_parameter != 0 || !is_read || !uses_slots) return;
-  if (const auto element = first_not_finite(piece.dtype, piece.bytes)) {
+  // What is rounded is looked at afterwards, when it may be too large.
+  if (uses_slots && wire_dtype(piece.dtype) == piece.dtype) note_not_finite(piece, piece.dtype, piece.bytes);
+}
+
+void DistributedDataParallel::State::note_not_finite(const BucketPiece& piece, Dtype sent_as,
+                                                     std::span<const std::byte> sent) {
+  if (options.not_finite == NotFinite::Unchecked || end.bad_parameter != 0 || !is_read) return;
+  if (const auto element = first_not_finite(sent_as, sent)) {
     end.bad_parameter = 1 + reducer.parameter_at(piece.bucket, piece.offset + *element * size_of(piece.dtype));
   }
 }
@@ -156,8 +162,7 @@ void DistributedDataParallel::State::finish_round() {
 
 // What an earlier backward of this step reached and this one did not.
 void DistributedDataParallel::State::contribute_accumulated() {
-  absent_here = reducer.absent();
-  for (const std::size_t index : absent_here) {
+  for (const std::size_t index : reducer.absent()) {
     if (!pending[index] || !parameters[index].tensor.grad().defined()) continue;
     if (uses_slots && !is_in_slot(index)) bring_to_slot(index);
     reducer.mark_ready(index);

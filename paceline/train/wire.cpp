@@ -1,15 +1,20 @@
 // Buckets that travel in another way than as they are.
-#include "paceline/base/finite.h"
 #include "paceline/train/data_parallel_state.h"
 #include "paceline/train/tensor_over.h"
 
 namespace paceline {
 
+// The type in which values of `dtype` travel.
+Dtype DistributedDataParallel::State::wire_dtype(Dtype dtype) const {
+  const bool rounds = options.wire != Wire::AsIs && !options.reduce_bucket && comm.world_size() > 1;
+  if (!rounds || size_of(dtype) == size_of(Dtype::Float16)) return dtype;
+  return options.wire == Wire::Float16 ? Dtype::Float16 : Dtype::BFloat16;
+}
+
 // Two roundings, of which the second is that of the sum.
 std::function<void()> DistributedDataParallel::State::send_rounded(const BucketPiece& piece, const RoundCall& call) {
   const torch::NoGradGuard no_grad;
-  Dtype dtype = options.wire == Wire::Float16 ? Dtype::Float16 : Dtype::BFloat16;
-  if (size_of(piece.dtype) == size_of(dtype)) dtype = piece.dtype;
+  const Dtype dtype = wire_dtype(piece.dtype);
   if (rounded.size() <= piece.bucket) rounded.resize(piece.bucket + 1);
   Rounded& bucket = rounded[piece.bucket];
   bucket.piece = piece;
@@ -19,11 +24,7 @@ std::function<void()> DistributedDataParallel::State::send_rounded(const BucketP
     if (bucket.memory.bytes() != bytes) bucket.memory = comm.allocate(bytes);
     sent = {bucket.memory.data(), bytes};
     tensor_over(dtype, sent).copy_(tensor_over(piece.dtype, piece.bytes));
-    if (options.not_finite != NotFinite::Unchecked && end.bad_parameter == 0 && is_read) {
-      if (const auto element = first_not_finite(dtype, sent)) {
-        end.bad_parameter = 1 + reducer.parameter_at(piece.bucket, *element * size_of(piece.dtype));
-      }
-    }
+    note_not_finite(piece, dtype, sent);
   }
   bucket.work = comm.start({.kind = Collective::AllReduce,
                             .dtype = dtype,
@@ -37,8 +38,8 @@ std::function<void()> DistributedDataParallel::State::send_rounded(const BucketP
     const torch::NoGradGuard inner_no_grad;
     Rounded& done = rounded[index];
     done.work.wait();
-    const Dtype wire = options.wire == Wire::Float16 ? Dtype::Float16 : Dtype::BFloat16;
-    if (size_of(done.piece.dtype) == size_of(wire)) return;
+    const Dtype wire = wire_dtype(done.piece.dtype);
+    if (wire == done.piece.dtype) return;
     tensor_over(done.piece.dtype, done.piece.bytes).copy_(tensor_over(wire, {done.memory.data(), done.memory.bytes()}));
   };
 }
