@@ -16,6 +16,7 @@
 #include "paceline/base/error.h"
 #include "paceline/comm/greeting.h"
 #include "paceline/comm/host_port.h"
+#include "paceline/comm/store_protocol.h"
 #include "paceline/comm/tcp_socket.h"
 
 namespace paceline {
@@ -27,7 +28,6 @@ constexpr std::string_view kUnix = "unix:@";
 constexpr std::string_view kTcp = "tcp:";
 // Where a name has several addresses, one that leads nowhere must not take all the time.
 constexpr std::chrono::seconds kOneAddress{5};
-constexpr std::chrono::seconds kTcpSilence{10};
 // Strangers may push a client out before it is heard.
 constexpr int kTimesSentAway = 5;
 
@@ -106,7 +106,7 @@ UniqueFd TcpDoor::connect(Deadline deadline) const {
       std::string why;
       const auto outcome = greet(address, secret, introduction_for(Purpose::Store), patience, socket, why);
       if (outcome == GreetOutcome::Met) {
-        tune(socket.get(), kTcpSilence, local_address(socket.get()).is_loopback());
+        tune(socket.get(), kStoreSilence);
         return socket;
       }
       reasons.push_back(why);

@@ -36,9 +36,6 @@ constexpr std::size_t kReadBytes = std::size_t{64} << 10;
 // With no descriptor left to accept() with, the listener would be ready at once, over and over.
 constexpr int kAcceptPauseMs = 100;
 
-// A client's host that has not answered for so long is gone. Longer than launchers take to see that, who can say more.
-constexpr std::chrono::seconds kTcpSilence{10};
-
 constexpr std::int64_t kLongestWaitMs = std::int64_t{1000} * 3600 * 24 * 365;
 
 struct Wait {
@@ -334,7 +331,7 @@ void StoreServer::Impl::accept_all() {
 void StoreServer::Impl::admit(Guests::Guest guest) {
   if (guest.introduction != introduction_for(Purpose::Store) || connections_.size() >= kMaxConnections) return;
   try {
-    tune(guest.socket.get(), kTcpSilence, local_address(guest.socket.get()).is_loopback());
+    tune(guest.socket.get(), kStoreSilence);
   } catch (const Error&) {
     return;  // it has gone already
   }

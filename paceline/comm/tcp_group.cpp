@@ -175,7 +175,7 @@ TcpGroup connect_tcp_group(Store& store, const std::string& name, int rank, int 
   for (int peer = 0; peer < rank; ++peer) meeting.call(peer, all[static_cast<std::size_t>(peer)]);
   meeting.let_in(guests);
   for (const UniqueFd& socket : group.sockets) {
-    if (socket) tune(socket.get(), options.silence, local_address(socket.get()).is_loopback());
+    if (socket) tune(socket.get(), options.silence);
   }
   return group;
 }
