@@ -5,16 +5,12 @@
 #include <pthread.h>
 #include <signal.h>
 #include <sys/eventfd.h>
-#include <sys/random.h>
 #include <sys/socket.h>
-#include <sys/un.h>
 
 #include <algorithm>
 #include <array>
 #include <cerrno>
 #include <chrono>
-#include <cstddef>
-#include <cstring>
 #include <mutex>
 #include <thread>
 #include <utility>
@@ -27,6 +23,7 @@
 #include "paceline/comm/store_state.h"
 #include "paceline/comm/tcp_address.h"
 #include "paceline/comm/tcp_socket.h"
+#include "paceline/comm/unix_socket.h"
 
 namespace paceline {
 namespace {
@@ -50,30 +47,6 @@ struct Connection {
   bool used = false;         // it did more than connect
   bool closed = false;
 };
-
-std::string random_name() {
-  std::array<unsigned char, 16> bytes{};
-  if (getrandom(bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size())) {
-    throw system_error("cannot get random bytes for the store's name", errno);
-  }
-  std::string name = "paceline-";
-  for (const unsigned char byte : bytes) name += fmt::format("{:02x}", byte);
-  return name;
-}
-
-UniqueFd listen_on_name(const std::string& name) {
-  UniqueFd fd(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (!fd) throw system_error("cannot create the store's socket", errno);
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  std::memcpy(address.sun_path + 1, name.data(), name.size());
-  const auto length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
-  if (::bind(fd.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0 ||
-      ::listen(fd.get(), SOMAXCONN) != 0) {
-    throw system_error(fmt::format("cannot listen on the Unix socket @{}", name), errno);
-  }
-  return fd;
-}
 
 UniqueFd make_event() {
   UniqueFd fd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
@@ -105,7 +78,7 @@ bool same_user(int socket) {
 class StoreServer::Impl {
  public:
   explicit Impl(const StoreOverTcp* tcp)
-      : name_(random_name()), listener_(listen_on_name(name_)), wake_(make_event()), early_(make_event()) {
+      : listener_(SOCK_STREAM | SOCK_NONBLOCK, SOMAXCONN), wake_(make_event()), early_(make_event()) {
     if (tcp != nullptr) listen_over_tcp(*tcp);
     // The program's signals belong to its own threads.
     sigset_t all, before;
@@ -124,7 +97,7 @@ class StoreServer::Impl {
     thread_.join();
   }
 
-  const std::string& name() const { return name_; }
+  const std::string& name() const { return listener_.name(); }
   const std::vector<std::string>& tcp_addresses() const { return tcp_addresses_; }
   int early_fd() const { return early_.get(); }
 
@@ -158,9 +131,9 @@ class StoreServer::Impl {
   void flush(Connection& connection);
   int poll_timeout() const;
 
-  const std::string name_;
   std::vector<std::string> tcp_addresses_;
-  const UniqueFd listener_, wake_, early_;
+  const UnixListener listener_;
+  const UniqueFd wake_, early_;
   mutable std::mutex mutex_;
   StoreState state_;   // under mutex_
   bool stop_ = false;  // under mutex_
@@ -192,7 +165,7 @@ void StoreServer::Impl::serve() {
       left_known = state_.left();
     }
     const bool accepts = connections_.size() < kMaxConnections && !accept_paused_;
-    polled.assign({{wake_.get(), POLLIN, 0}, {listener_.get(), static_cast<short>(accepts ? POLLIN : 0), 0}});
+    polled.assign({{wake_.get(), POLLIN, 0}, {listener_.fd(), static_cast<short>(accepts ? POLLIN : 0), 0}});
     for (const Connection& connection : connections_) {
       // A client has one request at a time, so while one is open only its end is news.
       const bool busy = connection.wait || !connection.out.empty();
@@ -318,7 +291,7 @@ void StoreServer::Impl::flush(Connection& connection) {
 
 void StoreServer::Impl::accept_all() {
   while (connections_.size() < kMaxConnections) {
-    UniqueFd fd(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    UniqueFd fd(::accept4(listener_.fd(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (!fd) {
       if (errno == EINTR || errno == ECONNABORTED) continue;
       accept_paused_ = errno != EAGAIN;
