@@ -416,8 +416,7 @@ TEST(StoreServer, AnEndedLauncherIsASystemErrorAtOnce) {
 }
 
 TEST(StoreClient, SomethingElseThanAnAddressIsRefused) {
-  for (const std::string address :
-       {"", "unix:@", "tcp:", "tcp:1.2.3.4", "tcp:fd00::1:5", "tcp:1.2.3.4:x", "/tmp/socket"}) {
+  for (const std::string address : {"", "unix:@", "tcp:", "tcp:1.2.3.4", "tcp:fd00::1:5", "tcp:1.2.3.4:x", "nowhere"}) {
     EXPECT_EQ(error_of([&] { connect_store(address, patience()); }).code(), ErrorCode::InvalidArgument) << address;
   }
   EXPECT_EQ(error_of([&] { connect_store("unix:@" + std::string(200, 'x'), patience()); }).code(),
