@@ -1,14 +1,13 @@
 #include "paceline/comm/board_writer.h"
 
 #include <pthread.h>
-#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <system_error>
 #include <utility>
 
 #include "paceline/base/clock.h"
+#include "paceline/base/helper_thread.h"
 
 namespace paceline {
 
@@ -24,17 +23,7 @@ BoardWriter::BoardWriter(std::shared_ptr<Board> board, int slot)
   for (const BoardOperation& operation : slot_.operations) last_ = std::max(last_.load(), operation.sequence.load());
   slot_.pid = ::getpid();
   slot_.beat_at = now().count();
-  // The program's signals belong to its own threads.
-  sigset_t all, before;
-  sigfillset(&all);
-  ::pthread_sigmask(SIG_SETMASK, &all, &before);
-  try {
-    thread_ = std::thread([this] { beat(); });
-  } catch (const std::system_error& error) {
-    ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
-    throw system_error("cannot start the heartbeat's thread", error.code().value());
-  }
-  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  thread_ = start_helper_thread([this] { beat(); });
   slot_.users.fetch_add(1);
 }
 

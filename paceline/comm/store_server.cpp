@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 #include <poll.h>
-#include <pthread.h>
-#include <signal.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 
@@ -16,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "paceline/base/helper_thread.h"
 #include "paceline/base/unique_fd.h"
 #include "paceline/comm/greeting.h"
 #include "paceline/comm/guests.h"
@@ -80,12 +79,7 @@ class StoreServer::Impl {
   explicit Impl(const StoreOverTcp* tcp)
       : listener_(SOCK_STREAM | SOCK_NONBLOCK, SOMAXCONN), wake_(make_event()), early_(make_event()) {
     if (tcp != nullptr) listen_over_tcp(*tcp);
-    // The program's signals belong to its own threads.
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    thread_ = std::thread([this] { serve(); });
-    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    thread_ = start_helper_thread([this] { serve(); });
   }
 
   ~Impl() {

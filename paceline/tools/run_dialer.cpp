@@ -3,8 +3,6 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <poll.h>
-#include <pthread.h>
-#include <signal.h>
 #include <sys/eventfd.h>
 
 #include <algorithm>
@@ -12,6 +10,7 @@
 #include <utility>
 
 #include "paceline/base/error.h"
+#include "paceline/base/helper_thread.h"
 #include "paceline/comm/greeting.h"
 
 namespace paceline::tools {
@@ -35,12 +34,7 @@ UniqueFd make_event() {
 
 Dialer::Dialer(std::vector<SocketAddress> addresses, const Secret& secret, Deadline deadline)
     : addresses_(std::move(addresses)), secret_(secret), deadline_(deadline), done_(make_event()), stop_(make_event()) {
-  // The program's signals belong to its own threads.
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  thread_ = std::thread([this] { dial(); });
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  thread_ = start_helper_thread([this] { dial(); });
 }
 
 Dialer::~Dialer() {

@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 #include <poll.h>
-#include <pthread.h>
-#include <signal.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 
@@ -14,6 +12,7 @@
 #include <utility>
 
 #include "paceline/base/error.h"
+#include "paceline/base/helper_thread.h"
 #include "paceline/comm/greeting.h"
 #include "paceline/comm/tcp_socket.h"
 
@@ -50,12 +49,7 @@ SocketAddress address_of_peer(int socket) {
 
 Switchboard::Switchboard(std::optional<Guests> guests)
     : guests_(std::move(guests)), wake_(make_event()), events_ready_(make_event()) {
-  // The program's signals belong to its own threads.
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  thread_ = std::thread([this] { serve(); });
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  thread_ = start_helper_thread([this] { serve(); });
 }
 
 Switchboard::~Switchboard() {
