@@ -2,6 +2,7 @@
 #include <CLI/CLI.hpp>
 
 #include "fuzz.h"
+#include "paceline/comm/host_port.h"
 #include "paceline/comm/secret.h"
 #include "paceline/comm/tcp_address.h"
 #include "paceline/tools/bench_sizes.h"
@@ -51,6 +52,15 @@ void parse_address(const std::string& text) {
   FUZZ_CHECK(accepted == numeric || text.find('\0') != std::string::npos);
 }
 
+void parse_host_and_port(const std::string& text) {
+  fuzz::accepts(ErrorCode::InvalidArgument, [&] {
+    const HostPort at = parse_host_port(text);
+    FUZZ_CHECK(!at.host.empty());
+    const HostPort again = parse_host_port("[" + at.host + "]:" + std::to_string(at.port));
+    FUZZ_CHECK(again.host == at.host && again.port == at.port);
+  });
+}
+
 void choose_interface(const std::string& text) {
   const auto cut = text.find('\n');
   const std::string list = text.substr(0, cut), name = cut == std::string::npos ? "eth0" : text.substr(cut + 1);
@@ -78,6 +88,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   parse_sizes(text);
   parse_number(text);
   parse_address(text);
+  parse_host_and_port(text);
   choose_interface(text);
   read_secret(text);
   return 0;

@@ -1,57 +1,23 @@
-// Ranks that disagree, in each way there is: the same Mismatch on all of them, naming both sides, and not a byte of
-// anybody's memory changed.
+// Ranks that call something else than rank 0, in each way there is: the same Mismatch on all of them, naming both
+// sides, and not a byte of anybody's memory changed.
 #include <gtest/gtest.h>
 
-#include <cmath>
 #include <cstring>
 #include <functional>
-#include <limits>
 #include <set>
-#include <thread>
 #include <vector>
 
-#include "paceline/comm/store.h"
 #include "paceline/sync/reducer.h"
+#include "rank_memory.h"
 #include "world.h"
 
 namespace paceline {
 namespace {
 
-/// What one rank has: two operands, of N parts of `count` elements of the largest type each, full of its own bits.
-class Memory {
- public:
-  Memory(const Comm& comm, std::size_t count, bool registered) {
-    const std::size_t bytes = count * static_cast<std::size_t>(comm.world_size()) * 8;
-    for (auto* operand : {&in_, &out_}) {
-      if (registered) operand->buffer = comm.allocate(bytes);
-      else operand->outside.resize(bytes);
-      operand->data = registered ? operand->buffer.data() : operand->outside.data();
-      for (std::size_t i = 0; i < bytes; ++i) {
-        operand->data[i] = static_cast<std::byte>(i * 31 + static_cast<std::size_t>(comm.rank()) * 7 + 1);
-      }
-      operand->before.assign(operand->data, operand->data + bytes);
-    }
-  }
-  std::byte* in() const { return in_.data; }
-  std::byte* out() const { return out_.data; }
-  bool untouched() const {
-    const auto same = [](const Operand& o) { return std::memcmp(o.data, o.before.data(), o.before.size()) == 0; };
-    return same(in_) && same(out_);
-  }
-
- private:
-  struct Operand {
-    Buffer buffer;
-    std::vector<std::byte> outside, before;
-    std::byte* data = nullptr;
-  };
-  Operand in_, out_;
-};
-
 /// One rank as a kind of disagreement sees it.
 struct Rank {
   const Comm& comm;
-  const Memory& memory;
+  const test::RankMemory& memory;
   std::size_t count;  // of elements, of the whole or of each part
   bool odd;           // this is the one that disagrees
   ThreadEngine engine;
@@ -311,7 +277,7 @@ void expect_mismatch(const Kind& kind, ThreadEngine engine, int world, std::size
   const int odd = world - 1;
   std::vector<std::string> heard(static_cast<std::size_t>(world));
   const auto body = [&](const Comm& comm) {
-    const Memory memory(comm, count, registered);
+    const test::RankMemory memory(comm, count, registered);
     try {
       kind.call({comm, memory, count, comm.rank() == odd, engine});
       ADD_FAILURE() << "rank " << comm.rank() << " noticed nothing";
@@ -356,109 +322,6 @@ INSTANTIATE_TEST_SUITE_P(Worlds, Mismatches,
                            return test::engine_label(std::get<0>(world.param)) +
                                   std::to_string(std::get<1>(world.param));
                          });
-
-// What a rank sends to one other is between these two; all the same, all learn of it, and nobody gets anything.
-TEST_P(Mismatches, OfWhatOneRankSendsAndAnotherExpectsTouchNothing) {
-  const auto [engine, world] = GetParam();
-  for (const std::size_t count : {std::size_t{6}, std::size_t{6000}, std::size_t{60'000}}) {
-    test::on_ranks(world, engine, [&, world = world](const Comm& comm) {
-      const Memory memory(comm, count, true);
-      std::vector<std::size_t> sends(static_cast<std::size_t>(world), count - 1), receives = sends;
-      if (comm.rank() == world - 1) receives[0] = count - 2;
-      try {
-        comm.carry_out({.kind = Collective::AllToAll,
-                        .dtype = Dtype::Float32,
-                        .in = memory.in(),
-                        .out = memory.out(),
-                        .counts = sends,
-                        .receive_counts = receives});
-        ADD_FAILURE() << "rank " << comm.rank() << " noticed nothing";
-      } catch (const Error& error) {
-        EXPECT_EQ(error.code(), ErrorCode::Mismatch) << error.what();
-        EXPECT_NE(error.message().find("rank 0 sends"), std::string::npos) << error.what();
-      }
-      EXPECT_TRUE(memory.untouched()) << "rank " << comm.rank() << ", " << count << " elements";
-    });
-  }
-}
-
-// What a rank sends to itself is its own affair, and its own mistake.
-TEST_P(Mismatches, OfWhatARankSendsToItselfAreRefusedBeforeAnythingIsSent) {
-  const auto [engine, world] = GetParam();
-  test::on_ranks(world, engine, [&, world = world](const Comm& comm) {
-    const Memory memory(comm, 10, true);
-    std::vector<std::size_t> sends(static_cast<std::size_t>(world), 5), receives = sends;
-    ++receives[static_cast<std::size_t>(comm.rank())];
-    try {
-      comm.carry_out({.kind = Collective::AllToAll,
-                      .dtype = Dtype::Float32,
-                      .in = memory.in(),
-                      .out = memory.out(),
-                      .counts = sends,
-                      .receive_counts = receives});
-      ADD_FAILURE() << "taken";
-    } catch (const Error& error) {
-      EXPECT_EQ(error.code(), ErrorCode::InvalidArgument) << error.what();
-    }
-    comm.barrier();
-  });
-}
-
-// A weight that is none is the caller's own mistake: nothing is sent, and the communicator lives on.
-TEST_P(Mismatches, WeightsThatAreNoneAreRefusedBeforeAnythingIsSent) {
-  const auto [engine, world] = GetParam();
-  constexpr double kInfinite = std::numeric_limits<double>::infinity();
-  test::on_ranks(world, engine, [&](const Comm& comm) {
-    const Memory memory(comm, 100, true);
-    Operation operation{.kind = Collective::AllReduce,
-                        .dtype = Dtype::Float32,
-                        .reduce = ReduceOp::Mean,
-                        .count = 100,
-                        .in = memory.in(),
-                        .out = memory.out()};
-    for (const double weight : {std::nan(""), -1.0, -1e-300, kInfinite, -kInfinite}) {
-      operation.weight = weight;
-      try {
-        if (comm.rank() == 1) comm.carry_out(operation);
-        else comm.start(operation);
-        ADD_FAILURE() << "a weight of " << weight << " was taken";
-      } catch (const Error& error) {
-        EXPECT_EQ(error.code(), ErrorCode::InvalidArgument) << error.what();
-        EXPECT_NE(error.message().find("weight"), std::string::npos) << error.what();
-      }
-    }
-    EXPECT_TRUE(memory.untouched());
-    comm.barrier();
-  });
-}
-
-// Ranks that were told different numbers of ranks do not wait for those that never come.
-TEST(MismatchAtTheMeeting, OfWorldSizesNamesBoth) {
-  for (const bool tcp : {false, true}) {
-    const auto store = make_memory_store();
-    std::vector<std::string> heard(3);
-    std::vector<std::thread> threads;
-    for (int rank = 0; rank < 3; ++rank) {
-      threads.emplace_back([&, rank] {
-        try {
-          const int world_size = rank == 0 ? 4 : 3;
-          const CommOptions options{.timeout = std::chrono::seconds(30)};
-          if (tcp) (void)Comm::over_tcp(store, "world", rank, world_size, {}, options);
-          else (void)Comm::over_shared_memory(store, "world", rank, world_size, options);
-          ADD_FAILURE() << "met";
-        } catch (const Error& error) {
-          heard[static_cast<std::size_t>(rank)] = error.message();
-        }
-      });
-    }
-    for (std::thread& thread : threads) thread.join();
-    // Whoever sees it first says so; the others hear that from the store, or see it too.
-    for (const std::string& message : heard) {
-      EXPECT_NE(message.find("one of 4"), std::string::npos) << message;
-      EXPECT_NE(message.find("one of 3"), std::string::npos) << message;
-    }
-  }
-}
 
 }  // namespace
 }  // namespace paceline

@@ -6,11 +6,9 @@
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <sys/socket.h>
-#include <sys/un.h>
 
 #include <atomic>
 #include <chrono>
-#include <cstring>
 #include <future>
 #include <memory>
 #include <random>
@@ -22,6 +20,7 @@
 #include "paceline/base/unique_fd.h"
 #include "paceline/comm/store_protocol.h"
 #include "paceline/comm/store_server.h"
+#include "paceline/comm/unix_socket.h"
 
 namespace paceline {
 namespace {
@@ -188,13 +187,9 @@ TYPED_TEST(StoreTest, SixteenRanksFindEachOther) {
 
 /// A client that may send anything.
 UniqueFd raw_client(const StoreServer& server) {
-  const std::string name = server.address().substr(std::strlen("unix:@"));
-  sockaddr_un to{};
-  to.sun_family = AF_UNIX;
-  std::memcpy(to.sun_path + 1, name.data(), name.size());
-  UniqueFd fd(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  const auto length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
-  if (::connect(fd.get(), reinterpret_cast<const sockaddr*>(&to), length) != 0) throw system_error("connect", errno);
+  const UnixAddress to(server.address().substr(std::string_view("unix:@").size()));
+  UniqueFd fd = unix_socket(SOCK_STREAM);
+  if (::connect(fd.get(), to.get(), to.length()) != 0) throw system_error("connect", errno);
   return fd;
 }
 

@@ -1,29 +1,21 @@
 // Strangers in numbers, while ranks meet and while they work: none is let in, and the ranks do not mind.
 #include <gtest/gtest.h>
-#include <sys/resource.h>
 
 #include <atomic>
-#include <sstream>
+#include <random>
 #include <thread>
 
 #include "paceline/comm/handshake.h"
 #include "paceline/comm/store.h"
 #include "paceline/comm/tcp_socket.h"
+#include "rank_address.h"
 #include "world.h"
 
 namespace paceline {
 namespace {
 
 using namespace std::chrono_literals;
-
-/// Where rank 0 of "world" listens.
-SocketAddress address_of_rank_0(Store& store) {
-  std::istringstream words(store.get("tcp/world/address/0", Deadline(60s)));
-  std::string world_size, host, pid, address;
-  std::uint16_t port = 0;
-  words >> world_size >> host >> pid >> address >> port;
-  return {address, port};
-}
+using test::address_of_rank_0;
 
 struct Strangers {
   int reached = 0;   // somebody listened

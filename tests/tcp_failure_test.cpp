@@ -1,6 +1,5 @@
 // What can go wrong on a network between ranks, and with strangers who knock.
 #include <gtest/gtest.h>
-#include <sys/resource.h>
 
 #include <array>
 #include <cstring>
@@ -13,6 +12,7 @@
 #include "paceline/comm/handshake.h"
 #include "paceline/comm/store.h"
 #include "paceline/comm/tcp_engine.h"
+#include "rank_address.h"
 #include "tcp_relay.h"
 #include "world.h"
 
@@ -20,6 +20,7 @@ namespace paceline {
 namespace {
 
 using namespace std::chrono_literals;
+using test::address_of_rank_0;
 using test::Harm;
 using test::Mischief;
 
@@ -230,15 +231,6 @@ TEST(TcpJoin, RanksThatDoNotComeAreNamed) {
   }
 }
 
-/// Where rank 0 of "world" listens.
-SocketAddress address_of_rank_0(Store& store) {
-  std::istringstream words(store.get("tcp/world/address/0", Deadline(60s)));
-  std::string world_size, host, pid, address;
-  std::uint16_t port = 0;
-  words >> world_size >> host >> pid >> address >> port;
-  return {address, port};
-}
-
 // Junk, silence, half a proof, and proofs under other secrets, all while rank 0 waits for rank 1; then rank 1 comes.
 TEST(TcpJoin, StrangersAreSentAwayAndDisturbNobody) {
   const std::uint64_t seed = test::seed();
@@ -253,7 +245,7 @@ TEST(TcpJoin, StrangersAreSentAwayAndDisturbNobody) {
       outcome = {error.code(), error.message()};
     }
   });
-  // Its address is given only once all have one.
+  // Lets rank 0 go on from the store to its listeners; stranger_test.cpp has the time before.
   store->set("tcp/world/address/1", "2 elsewhere 1 127.0.0.1 1");
   const SocketAddress address = address_of_rank_0(*store);
   std::vector<UniqueFd> silent;

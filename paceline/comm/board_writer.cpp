@@ -1,5 +1,6 @@
 #include "paceline/comm/board_writer.h"
 
+#include <pthread.h>
 #include <unistd.h>
 
 #include <algorithm>

@@ -23,8 +23,6 @@ BoardName board_name(std::string_view name);
 /// What a worker writes on its slot of the job board: a heartbeat, from a thread of its own, and its last operations.
 /// One for all communicators of a process, whose calls come from one thread at a time; if they come from several at
 /// once, operations may be missing from the list.
-///
-/// enter() takes some 10 ns, half of it for a look at the clock, and complete() one, or with such a look 6.
 class BoardWriter {
  public:
   static constexpr Nanoseconds kBeat = std::chrono::milliseconds(500);
@@ -65,7 +63,7 @@ class BoardWriter {
   }
 
  private:
-  // A quarter of what the exact clock takes; some milliseconds late.
+  // Cheaper than the exact clock, and late by a tick of the kernel's at most.
   static std::int64_t clock() {
     timespec at{};
     ::clock_gettime(CLOCK_MONOTONIC_COARSE, &at);

@@ -40,7 +40,7 @@ int HostMap::least_ranks() const {
 }
 
 HostMap find_hosts(Store& store, const std::string& name, int rank, int world_size, Deadline deadline) {
-  const UnixListener listener(world_size);
+  const UnixListener listener(SOCK_SEQPACKET, world_size);
   const auto sockets = meet(store, "host/" + name, name, rank, world_size, listener.name(), deadline);
   // The lowest rank that this one reaches; that one reaches no lower one either.
   int first = 0;

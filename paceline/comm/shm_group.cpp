@@ -124,7 +124,7 @@ ShmGroup connect_shm_group(Store& store, const std::string& name, int rank, int 
   group.links.resize(static_cast<std::size_t>(world_size));
   group.segments[rank] = make_segment();
 
-  const UnixListener listener(world_size);
+  const UnixListener listener(SOCK_SEQPACKET, world_size);
   const auto sockets = meet(store, "shm/" + name, name, rank, world_size, listener.name(), deadline);
 
   const Hello hello{RankControl::kMagic, group.control(rank).nonce, rank, world_size};

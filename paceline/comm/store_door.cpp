@@ -4,19 +4,19 @@
 #include <fmt/ranges.h>
 #include <poll.h>
 #include <sys/socket.h>
-#include <sys/un.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <cstddef>
-#include <cstring>
 #include <vector>
 
 #include "paceline/base/error.h"
 #include "paceline/comm/greeting.h"
 #include "paceline/comm/host_port.h"
+#include "paceline/comm/store_protocol.h"
 #include "paceline/comm/tcp_socket.h"
+#include "paceline/comm/unix_socket.h"
 
 namespace paceline {
 namespace {
@@ -27,7 +27,6 @@ constexpr std::string_view kUnix = "unix:@";
 constexpr std::string_view kTcp = "tcp:";
 // Where a name has several addresses, one that leads nowhere must not take all the time.
 constexpr std::chrono::seconds kOneAddress{5};
-constexpr std::chrono::seconds kTcpSilence{10};
 // Strangers may push a client out before it is heard.
 constexpr int kTimesSentAway = 5;
 
@@ -57,7 +56,7 @@ StoreDoor store_door(const std::string& address, const std::optional<Secret>& se
     };
   }
   const std::size_t name_length = address.size() - std::min(address.size(), kUnix.size());
-  if (!address.starts_with(kUnix) || name_length == 0 || name_length > sizeof(sockaddr_un::sun_path) - 1) {
+  if (!address.starts_with(kUnix) || name_length == 0 || name_length > UnixAddress::kLongest) {
     throw Error(
         ErrorCode::InvalidArgument,
         fmt::format("\"{}\" is no store address; `paceline run` gives one as unix:@NAME or tcp:HOST:PORT", address));
@@ -73,15 +72,9 @@ Error store_silent(const std::string& address) {
 namespace {
 
 UniqueFd connect_unix(const std::string& address, Deadline deadline) {
-  sockaddr_un to{};
-  to.sun_family = AF_UNIX;
-  const std::string name = address.substr(kUnix.size());
-  std::memcpy(to.sun_path + 1, name.data(), name.size());
-  const auto length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
-
-  UniqueFd fd(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (!fd) throw system_error("cannot create a socket for the store", errno);
-  while (::connect(fd.get(), reinterpret_cast<const sockaddr*>(&to), length) != 0) {
+  const UnixAddress to(address.substr(kUnix.size()));
+  UniqueFd fd = unix_socket(SOCK_STREAM | SOCK_NONBLOCK);
+  while (::connect(fd.get(), to.get(), to.length()) != 0) {
     if (errno == ECONNREFUSED) {
       throw Error(ErrorCode::System, fmt::format("nobody serves the store at {}: the launcher has ended", address));
     }
@@ -106,7 +99,7 @@ UniqueFd TcpDoor::connect(Deadline deadline) const {
       std::string why;
       const auto outcome = greet(address, secret, introduction_for(Purpose::Store), patience, socket, why);
       if (outcome == GreetOutcome::Met) {
-        tune(socket.get(), kTcpSilence, local_address(socket.get()).is_loopback());
+        tune(socket.get(), kStoreSilence);
         return socket;
       }
       reasons.push_back(why);

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -31,6 +32,10 @@ struct StoreMessage {
 
 /// The largest frame, its length field not counted.
 inline constexpr std::size_t kMaxStoreFrame = std::size_t{1} << 20;
+
+/// Over TCP, the other side's host is gone when it has not answered for so long. Longer than launchers take to see
+/// that, who can say more.
+inline constexpr std::chrono::seconds kStoreSilence{10};
 
 /// One frame, integers little-endian: u32 length of the rest, u8 op, i64 number, u32 key length, key, value.
 /// Throws InvalidArgument when the message is larger than a frame may be.

@@ -3,16 +3,12 @@
 #include <fmt/format.h>
 #include <poll.h>
 #include <sys/eventfd.h>
-#include <sys/random.h>
 #include <sys/socket.h>
-#include <sys/un.h>
 
 #include <algorithm>
 #include <array>
 #include <cerrno>
 #include <chrono>
-#include <cstddef>
-#include <cstring>
 #include <mutex>
 #include <thread>
 #include <utility>
@@ -26,6 +22,7 @@
 #include "paceline/comm/store_state.h"
 #include "paceline/comm/tcp_address.h"
 #include "paceline/comm/tcp_socket.h"
+#include "paceline/comm/unix_socket.h"
 
 namespace paceline {
 namespace {
@@ -34,9 +31,6 @@ constexpr std::size_t kMaxConnections = 4096;
 constexpr std::size_t kReadBytes = std::size_t{64} << 10;
 // With no descriptor left to accept() with, the listener would be ready at once, over and over.
 constexpr int kAcceptPauseMs = 100;
-
-// A client's host that has not answered for so long is gone. Longer than launchers take to see that, who can say more.
-constexpr std::chrono::seconds kTcpSilence{10};
 
 constexpr std::int64_t kLongestWaitMs = std::int64_t{1000} * 3600 * 24 * 365;
 
@@ -52,30 +46,6 @@ struct Connection {
   bool used = false;         // it did more than connect
   bool closed = false;
 };
-
-std::string random_name() {
-  std::array<unsigned char, 16> bytes{};
-  if (getrandom(bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size())) {
-    throw system_error("cannot get random bytes for the store's name", errno);
-  }
-  std::string name = "paceline-";
-  for (const unsigned char byte : bytes) name += fmt::format("{:02x}", byte);
-  return name;
-}
-
-UniqueFd listen_on_name(const std::string& name) {
-  UniqueFd fd(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (!fd) throw system_error("cannot create the store's socket", errno);
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  std::memcpy(address.sun_path + 1, name.data(), name.size());
-  const auto length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
-  if (::bind(fd.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0 ||
-      ::listen(fd.get(), SOMAXCONN) != 0) {
-    throw system_error(fmt::format("cannot listen on the Unix socket @{}", name), errno);
-  }
-  return fd;
-}
 
 StoreMessage failed(const StoreFailure& first) {
   return {.op = StoreOp::Failed, .number = first.rank, .key = first.code, .value = first.message};
@@ -96,7 +66,7 @@ bool same_user(int socket) {
 class StoreServer::Impl {
  public:
   explicit Impl(const StoreOverTcp* tcp)
-      : name_(random_name()), listener_(listen_on_name(name_)), wake_(make_event()), early_(make_event()) {
+      : listener_(SOCK_STREAM | SOCK_NONBLOCK, SOMAXCONN), wake_(make_event()), early_(make_event()) {
     if (tcp != nullptr) listen_over_tcp(*tcp);
     thread_ = background_thread([this] { serve(); });
   }
@@ -110,7 +80,7 @@ class StoreServer::Impl {
     thread_.join();
   }
 
-  const std::string& name() const { return name_; }
+  const std::string& name() const { return listener_.name(); }
   const std::vector<std::string>& tcp_addresses() const { return tcp_addresses_; }
   int early_fd() const { return early_.get(); }
 
@@ -144,9 +114,9 @@ class StoreServer::Impl {
   void flush(Connection& connection);
   int poll_timeout() const;
 
-  const std::string name_;
   std::vector<std::string> tcp_addresses_;
-  const UniqueFd listener_, wake_, early_;
+  const UnixListener listener_;
+  const UniqueFd wake_, early_;
   mutable std::mutex mutex_;
   StoreState state_;   // under mutex_
   bool stop_ = false;  // under mutex_
@@ -178,7 +148,7 @@ void StoreServer::Impl::serve() {
       left_known = state_.left();
     }
     const bool accepts = connections_.size() < kMaxConnections && !accept_paused_;
-    polled.assign({{wake_.get(), POLLIN, 0}, {listener_.get(), static_cast<short>(accepts ? POLLIN : 0), 0}});
+    polled.assign({{wake_.get(), POLLIN, 0}, {listener_.fd(), static_cast<short>(accepts ? POLLIN : 0), 0}});
     for (const Connection& connection : connections_) {
       // A client has one request at a time, so while one is open only its end is news.
       const bool busy = connection.wait || !connection.out.empty();
@@ -304,7 +274,7 @@ void StoreServer::Impl::flush(Connection& connection) {
 
 void StoreServer::Impl::accept_all() {
   while (connections_.size() < kMaxConnections) {
-    UniqueFd fd(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    UniqueFd fd(::accept4(listener_.fd(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (!fd) {
       if (errno == EINTR || errno == ECONNABORTED) continue;
       accept_paused_ = errno != EAGAIN;
@@ -317,7 +287,7 @@ void StoreServer::Impl::accept_all() {
 void StoreServer::Impl::admit(Guests::Guest guest) {
   if (guest.introduction != introduction_for(Purpose::Store) || connections_.size() >= kMaxConnections) return;
   try {
-    tune(guest.socket.get(), kTcpSilence, local_address(guest.socket.get()).is_loopback());
+    tune(guest.socket.get(), kStoreSilence);
   } catch (const Error&) {
     return;  // it has gone already
   }

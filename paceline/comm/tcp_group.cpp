@@ -2,21 +2,18 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <linux/tcp.h>
-#include <netinet/in.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
 #include <fstream>
 #include <sstream>
 
 #include "paceline/base/error.h"
+#include "paceline/comm/greeting.h"
 #include "paceline/comm/guests.h"
-#include "paceline/comm/handshake.h"
 #include "paceline/comm/store.h"
 #include "paceline/comm/store_meeting.h"
 #include "paceline/comm/tcp_address.h"
@@ -107,9 +104,7 @@ class Meeting {
   bool let_in_one(Guests& guests, Nanoseconds patience);
 
  private:
-  enum class Outcome { Met, NotThere, HungUp };
-
-  Outcome call(int peer, const SocketAddress& address, std::string& why);
+  GreetOutcome call(int peer, const SocketAddress& address, std::string& why);
   int world_size() const { return static_cast<int>(group_.sockets.size()); }
   Introduction introduction(int caller, int acceptor) const {
     return {group_.generation, static_cast<std::uint32_t>(caller), static_cast<std::uint32_t>(acceptor),
@@ -180,7 +175,7 @@ TcpGroup connect_tcp_group(Store& store, const std::string& name, int rank, int 
   for (int peer = 0; peer < rank; ++peer) meeting.call(peer, all[static_cast<std::size_t>(peer)]);
   meeting.let_in(guests);
   for (const UniqueFd& socket : group.sockets) {
-    if (socket) tune(socket.get(), options.silence, local_address(socket.get()).is_loopback());
+    if (socket) tune(socket.get(), options.silence);
   }
   return group;
 }
@@ -203,9 +198,9 @@ void Meeting::call(int peer, const Whereabouts& at) {
   Nanoseconds pause = std::chrono::milliseconds(5);
   for (int hung_up = 0;;) {
     for (const SocketAddress& address : at.addresses) {
-      const Outcome outcome = call(peer, address, why);
-      if (outcome == Outcome::Met) return;
-      if (outcome == Outcome::HungUp && ++hung_up >= kTries) {
+      const GreetOutcome outcome = call(peer, address, why);
+      if (outcome == GreetOutcome::Met) return;
+      if (outcome == GreetOutcome::HungUp && ++hung_up >= kTries) {
         throw Error(
             ErrorCode::Mismatch,
             fmt::format("joining '{}': rank {} at {} does not let rank {} in. Have all workers the same secret?", name_,
@@ -225,31 +220,16 @@ void Meeting::call(int peer, const Whereabouts& at) {
   }
 }
 
-Meeting::Outcome Meeting::call(int peer, const SocketAddress& address, std::string& why) {
+GreetOutcome Meeting::call(int peer, const SocketAddress& address, std::string& why) {
   constexpr Nanoseconds kForOneTry = std::chrono::seconds(10);
   const Deadline patience(std::clamp(deadline_.left(), Nanoseconds(0), kForOneTry));
-  UniqueFd socket = connect_to(address, patience, why);
-  if (!socket) return Outcome::NotThere;
-  Handshake handshake(secret_);
-  Handshake::Challenge challenge;
-  if (!receive_all(socket.get(), challenge, patience)) {
-    why = fmt::format("nothing that speaks this protocol answers at {}", address.text());
-    return Outcome::NotThere;
+  UniqueFd socket;
+  const auto outcome = greet(address, secret_, introduction(group_.rank, peer), patience, socket, why);
+  if (outcome == GreetOutcome::Met) {
+    group_.addresses[static_cast<std::size_t>(peer)] = address.text();
+    group_.sockets[static_cast<std::size_t>(peer)] = std::move(socket);
   }
-  const auto proof = handshake.prove(introduction(group_.rank, peer), challenge);
-  if (!proof) {
-    why = fmt::format("something else listens at {}", address.text());
-    return Outcome::NotThere;
-  }
-  Handshake::Answer answer;
-  if (!send_all(socket.get(), *proof, patience) || !receive_all(socket.get(), answer, patience) ||
-      !handshake.confirm(answer)) {
-    why = fmt::format("it hung up at {}", address.text());
-    return Outcome::HungUp;
-  }
-  group_.addresses[static_cast<std::size_t>(peer)] = address.text();
-  group_.sockets[static_cast<std::size_t>(peer)] = std::move(socket);
-  return Outcome::Met;
+  return outcome;
 }
 
 void Meeting::let_in(Guests& guests) {

@@ -108,12 +108,12 @@ bool receive_all(int socket, std::span<std::byte> data, Deadline deadline) {
                   [&](std::size_t done) { return ::recv(socket, data.data() + done, data.size() - done, 0); });
 }
 
-void tune(int socket, Nanoseconds silence, bool loopback) {
+void tune(int socket, Nanoseconds silence) {
   const auto milliseconds =
       std::max<std::int64_t>(1000, std::chrono::duration_cast<std::chrono::milliseconds>(silence).count());
   set_option(socket, IPPROTO_TCP, TCP_NODELAY, 1, "TCP_NODELAY");
   // The system's choice may pace what it sends (bbr does), at half the speed. Where this is not allowed, that is all.
-  if (loopback) (void)::setsockopt(socket, IPPROTO_TCP, TCP_CONGESTION, "reno", 4);
+  if (local_address(socket).is_loopback()) (void)::setsockopt(socket, IPPROTO_TCP, TCP_CONGESTION, "reno", 4);
   // Data that nobody acknowledges, and, where none are on the way, questions that nobody answers.
   set_option(socket, IPPROTO_TCP, TCP_USER_TIMEOUT, static_cast<int>(milliseconds), "TCP_USER_TIMEOUT");
   set_option(socket, SOL_SOCKET, SO_KEEPALIVE, 1, "SO_KEEPALIVE");

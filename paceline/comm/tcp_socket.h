@@ -27,6 +27,6 @@ bool receive_all(int socket, std::span<std::byte> data, Deadline deadline);
 
 /// For collectives: no delay of small messages, and an end to the connection when the peer's host has not answered for
 /// as long as `silence`. On loopback there is no congestion to control.
-void tune(int socket, Nanoseconds silence, bool loopback);
+void tune(int socket, Nanoseconds silence);
 
 }  // namespace paceline

@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 #include <sys/random.h>
-#include <sys/socket.h>
-#include <sys/un.h>
 
 #include <algorithm>
 #include <array>
@@ -16,26 +14,6 @@
 namespace paceline {
 namespace {
 
-/// An abstract Unix address: '\0' and a name.
-struct Address {
-  sockaddr_un address{};
-  socklen_t length = 0;
-
-  explicit Address(const std::string& name) {
-    address.sun_family = AF_UNIX;
-    const std::size_t most = sizeof address.sun_path - 1;
-    std::copy_n(name.begin(), std::min(name.size(), most), address.sun_path + 1);
-    length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + std::min(name.size(), most));
-  }
-  const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&address); }
-};
-
-UniqueFd unix_socket() {
-  UniqueFd fd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
-  if (!fd) throw system_error("cannot make a Unix socket", errno);
-  return fd;
-}
-
 std::string random_name() {
   std::array<std::uint64_t, 2> numbers{};
   if (::getrandom(numbers.data(), sizeof numbers, 0) != sizeof numbers) {
@@ -46,10 +24,23 @@ std::string random_name() {
 
 }  // namespace
 
-UnixListener::UnixListener(int backlog) : name_(random_name()), socket_(unix_socket()) {
-  const Address own(name_);
-  if (::bind(socket_.get(), own.get(), own.length) != 0 || ::listen(socket_.get(), backlog) != 0) {
-    throw system_error("cannot listen on a Unix socket", errno);
+UnixAddress::UnixAddress(const std::string& name) {
+  const std::size_t bytes = std::min(name.size(), kLongest);
+  address_.sun_family = AF_UNIX;
+  std::copy_n(name.begin(), bytes, address_.sun_path + 1);
+  length_ = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + bytes);
+}
+
+UniqueFd unix_socket(int type) {
+  UniqueFd fd(::socket(AF_UNIX, type | SOCK_CLOEXEC, 0));
+  if (!fd) throw system_error("cannot make a Unix socket", errno);
+  return fd;
+}
+
+UnixListener::UnixListener(int type, int backlog) : name_(random_name()), socket_(unix_socket(type)) {
+  const UnixAddress own(name_);
+  if (::bind(socket_.get(), own.get(), own.length()) != 0 || ::listen(socket_.get(), backlog) != 0) {
+    throw system_error(fmt::format("cannot listen on the Unix socket @{}", name_), errno);
   }
 }
 
@@ -62,10 +53,10 @@ UniqueFd UnixListener::accept() const {
 }
 
 UniqueFd call_unix_socket(const std::string& name) {
-  UniqueFd socket = unix_socket();
-  const Address address(name);
+  UniqueFd socket = unix_socket(SOCK_SEQPACKET);
+  const UnixAddress address(name);
   for (;;) {
-    if (::connect(socket.get(), address.get(), address.length) == 0) return socket;
+    if (::connect(socket.get(), address.get(), address.length()) == 0) return socket;
     if (errno == ECONNREFUSED) return {};
     if (errno != EINTR) throw system_error("cannot call a peer's Unix socket", errno);
   }

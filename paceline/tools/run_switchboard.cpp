@@ -144,7 +144,7 @@ int Switchboard::poll_timeout(Nanoseconds next_beat) const {
 
 // Throws System if it has gone already.
 int Switchboard::open(UniqueFd socket) {
-  tune(socket.get(), kTcpSilence, local_address(socket.get()).is_loopback());
+  tune(socket.get(), kTcpSilence);
   lines_.emplace(next_line_, Line{.socket = std::move(socket), .silence = Silence(now())});
   return next_line_++;
 }
