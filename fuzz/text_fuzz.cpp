@@ -3,6 +3,7 @@
 
 #include "fuzz.h"
 #include "paceline/comm/host_port.h"
+#include "paceline/comm/port_range.h"
 #include "paceline/comm/secret.h"
 #include "paceline/comm/tcp_address.h"
 #include "paceline/tools/bench_sizes.h"
@@ -61,6 +62,13 @@ void parse_host_and_port(const std::string& text) {
   });
 }
 
+void parse_ports(const std::string& text) {
+  fuzz::accepts(ErrorCode::InvalidArgument, [&] {
+    const PortRange ports = PortRange::from_text(text);
+    FUZZ_CHECK(0 < ports.first && ports.first <= ports.last);
+  });
+}
+
 void choose_interface(const std::string& text) {
   const auto cut = text.find('\n');
   const std::string list = text.substr(0, cut), name = cut == std::string::npos ? "eth0" : text.substr(cut + 1);
@@ -89,6 +97,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   parse_number(text);
   parse_address(text);
   parse_host_and_port(text);
+  parse_ports(text);
   choose_interface(text);
   read_secret(text);
   return 0;

@@ -306,7 +306,7 @@ TEST(Shell, ReadsBackWhatWasQuoted) {
 
 TEST(PortHolder, NamesTheProcessOverIPv4AndIPv6) {
   for (const std::string host : {"127.0.0.1", "::1"}) {
-    const UniqueFd listener = listen_on(SocketAddress(host, 0), 0, 0, 1);
+    const UniqueFd listener = listen_on(SocketAddress(host, 0), {}, 1);
     const SocketAddress address = local_address(listener.get());
     const std::string holder = port_holder(address);
     EXPECT_TRUE(contains(holder, fmt::format("process {} (", ::getpid()))) << holder;
@@ -319,7 +319,7 @@ TEST(PortHolder, NamesTheProcessOverIPv4AndIPv6) {
 }
 
 TEST(PortHolder, SeesAWildcardListener) {
-  const UniqueFd listener = listen_on(SocketAddress("0.0.0.0", 0), 0, 0, 1);
+  const UniqueFd listener = listen_on(SocketAddress("0.0.0.0", 0), {}, 1);
   const SocketAddress address("127.0.0.1", local_address(listener.get()).port());
   EXPECT_TRUE(contains(port_holder(address), fmt::format("process {} (", ::getpid())));
 }
@@ -328,7 +328,7 @@ TEST(PortHolder, SeesAWildcardListener) {
 struct TwoSwitchboards : testing::Test {
   static std::vector<UniqueFd> listener(SocketAddress& address) {
     std::vector<UniqueFd> listeners;
-    listeners.push_back(listen_on(SocketAddress("127.0.0.1", 0), 0, 0, 16));
+    listeners.push_back(listen_on(SocketAddress("127.0.0.1", 0), {}, 16));
     address = local_address(listeners.front().get());
     return listeners;
   }

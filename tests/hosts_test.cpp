@@ -60,7 +60,7 @@ TEST(Hosts, ANodeThatComesBeforeNodeZeroWaitsForIt) {
   // A port that is free, as far as anybody can know.
   std::uint16_t port = 0;
   {
-    const UniqueFd listener = listen_on(SocketAddress("127.0.0.1", 0), 0, 0, 1);
+    const UniqueFd listener = listen_on(SocketAddress("127.0.0.1", 0), {}, 1);
     port = local_address(listener.get()).port();
   }
   const std::string at = fmt::format("127.0.0.1:{}", port);
@@ -69,6 +69,24 @@ TEST(Hosts, ANodeThatComesBeforeNodeZeroWaitsForIt) {
   Job zero(run_sh(1, "echo here", node(0, 2, at)));
   EXPECT_EQ(zero.wait(), 0) << zero.err();
   EXPECT_EQ(one.wait(), 0) << one.err();
+}
+
+TEST(Hosts, TheStoreListensWithinTheRangeOfPorts) {
+  const std::string ports = "PACELINE_PORTS=20000-29999";
+  Job zero(run_sh(1, "echo $PACELINE_PORTS", node_zero(2, {"--env", ports})));
+  Job one(run_sh(1, "echo $PACELINE_STORE", node(1, 2, rendezvous_of(zero))));
+  EXPECT_EQ(zero.wait(), 0) << zero.err();
+  EXPECT_EQ(one.wait(), 0) << one.err();
+  EXPECT_EQ(zero.out(), "[rank 0] 20000-29999\n");
+  const std::string mark = "tcp:127.0.0.1:";
+  const auto at = one.out().find(mark);
+  ASSERT_NE(at, std::string::npos) << one.out();
+  const int port = std::stoi(one.out().substr(at + mark.size()));
+  EXPECT_TRUE(20000 <= port && port <= 29999) << one.out();
+
+  Job wrong(run_sh(1, "true", node_zero(2, {"--env", "PACELINE_PORTS=4100-4000"})));
+  EXPECT_EQ(wrong.wait(), 64);
+  EXPECT_TRUE(contains(wrong.err(), "\"4100-4000\" is no port or range of ports")) << wrong.err();
 }
 
 TEST(Hosts, OtherProgramsOnTwoNodesAreAWarning) {
@@ -83,7 +101,7 @@ TEST(Hosts, OtherProgramsOnTwoNodesAreAWarning) {
 // ---- Not meeting.
 
 TEST(HostsRefused, APortInUseNamesTheProcess) {
-  const UniqueFd listener = listen_on(SocketAddress("127.0.0.1", 0), 0, 0, 1);
+  const UniqueFd listener = listen_on(SocketAddress("127.0.0.1", 0), {}, 1);
   const SocketAddress at = local_address(listener.get());
   Job zero(run_sh(1, "true", node(0, 2, at.text())));
   EXPECT_EQ(zero.wait(), 69);

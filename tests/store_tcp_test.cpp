@@ -80,7 +80,7 @@ TEST(StoreServerOverTcp, ServesOnAllItsAddressesAndWithinARangeOfPorts) {
   // The first port of the range is taken.
   const std::uint16_t taken = parse_host_port(first.tcp_addresses()[1].substr(4)).port;
   const auto last = static_cast<std::uint16_t>(std::min(65535, taken + 200));
-  const StoreServer second({{SocketAddress("::1", 0)}, taken, last, secret});
+  const StoreServer second({{SocketAddress("::1", 0)}, {taken, last}, secret});
   const std::uint16_t port = parse_host_port(second.tcp_addresses().front().substr(4)).port;
   EXPECT_GT(port, taken);
   EXPECT_LE(port, last);
@@ -135,7 +135,7 @@ TEST(StoreClientOverTcp, SaysWhichHostAndPortItCannotReach) {
 }
 
 TEST(StoreClientOverTcp, SomethingElseAtThePortIsNamed) {
-  const UniqueFd listener = listen_on(SocketAddress("127.0.0.1", 0), 0, 0, 16);
+  const UniqueFd listener = listen_on(SocketAddress("127.0.0.1", 0), {}, 16);
   const SocketAddress address = local_address(listener.get());
   std::jthread other([&](const std::stop_token& stop) {
     while (!stop.stop_requested()) {
@@ -154,7 +154,7 @@ TEST(StoreClientOverTcp, ASlowServerIsWaitedFor) {
   // A server that is stopped: the kernel accepts, and nobody answers until it goes on.
   const Secret secret = Secret::random();
   std::vector<UniqueFd> listeners;
-  listeners.push_back(listen_on(SocketAddress("127.0.0.1", 0), 0, 0, 16));
+  listeners.push_back(listen_on(SocketAddress("127.0.0.1", 0), {}, 16));
   const std::string address = "tcp:" + local_address(listeners.front().get()).text();
   auto client = std::async(std::launch::async, [&] { return connect_store(address, patience(), secret); });
   pollfd polled{listeners.front().get(), POLLIN, 0};

@@ -64,23 +64,23 @@ TEST(TcpAddress, WhatCannotBeFollowedIsSaid) {
 
 TEST(TcpSocket, TakesTheFirstFreePortOfARange) {
   const SocketAddress loopback("127.0.0.1", 0);
-  const UniqueFd first = listen_on(loopback, 0, 0, 1);
+  const UniqueFd first = listen_on(loopback, {}, 1);
   const std::uint16_t taken = local_address(first.get()).port();
   ASSERT_LT(taken, 65535);
   try {
-    (void)listen_on(loopback, taken, taken, 1);
+    (void)listen_on(loopback, PortRange::only(taken), 1);
     FAIL() << "two listen on one port";
   } catch (const Error& error) {
     EXPECT_NE(error.message().find(std::to_string(taken)), std::string::npos) << error.message();
   }
   // Whoever may hold ports above it, some port of the range is free.
-  const UniqueFd second = listen_on(loopback, taken, static_cast<std::uint16_t>(std::min(taken + 500, 65535)), 1);
+  const UniqueFd second = listen_on(loopback, {taken, static_cast<std::uint16_t>(std::min(taken + 500, 65535))}, 1);
   EXPECT_GT(local_address(second.get()).port(), taken);
-  EXPECT_THROW((void)listen_on(loopback, 5, 4, 1), Error);
+  EXPECT_THROW((void)listen_on(loopback, {5, 4}, 1), Error);
 }
 
 TEST(TcpSocket, SaysWhyItCannotConnect) {
-  UniqueFd listener = listen_on(SocketAddress("127.0.0.1", 0), 0, 0, 1);
+  UniqueFd listener = listen_on(SocketAddress("127.0.0.1", 0), {}, 1);
   const SocketAddress address = local_address(listener.get());
   std::string why;
   EXPECT_TRUE(connect_to(address, Deadline(std::chrono::seconds(10)), why)) << why;

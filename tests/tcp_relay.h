@@ -49,7 +49,7 @@ class Relay {
   Relay(SocketAddress target, Mischief mischief)
       : target_(std::move(target)),
         mischief_(mischief),
-        listener_(listen_on(SocketAddress("127.0.0.1", 0), 0, 0, 16)),
+        listener_(listen_on(SocketAddress("127.0.0.1", 0), {}, 16)),
         stop_(::eventfd(0, EFD_CLOEXEC)),
         thread_([this] { run(); }) {}
   ~Relay() {

@@ -43,19 +43,6 @@ std::string one_of(const char* name, std::initializer_list<std::string_view> cho
               fmt::format("{}={} must be one of: {}", name, value, fmt::join(choices, ", ")));
 }
 
-/// "4000-4100" or "4000".
-void read_ports(const std::string& text, TcpOptions& tcp) {
-  const char* at = text.data();
-  const char* const end = at + text.size();
-  auto result = std::from_chars(at, end, tcp.first_port);
-  tcp.last_port = tcp.first_port;
-  if (result.ec == std::errc() && result.ptr != end && *result.ptr == '-') {
-    result = std::from_chars(result.ptr + 1, end, tcp.last_port);
-  }
-  if (result.ec == std::errc() && result.ptr == end && tcp.first_port > 0 && tcp.first_port <= tcp.last_port) return;
-  throw Error(ErrorCode::InvalidArgument, fmt::format("PACELINE_PORTS={} is no port or range, e.g. 4000-4100", text));
-}
-
 std::optional<Secret> secret() {
   if (const auto path = variable("PACELINE_SECRET_FILE")) return Secret::from_file(*path);
   if (const auto digits = variable("PACELINE_SECRET")) return Secret::from_hex(*digits);
@@ -65,7 +52,7 @@ std::optional<Secret> secret() {
 TcpOptions tcp_options() {
   TcpOptions tcp;
   tcp.bind = variable("PACELINE_BIND").value_or("");
-  if (const auto ports = variable("PACELINE_PORTS")) read_ports(*ports, tcp);
+  if (const auto ports = variable("PACELINE_PORTS")) tcp.ports = PortRange::from_text(*ports);
   tcp.secret = secret();
   const std::string all_reduce = one_of("PACELINE_ALL_REDUCE", {"auto", "direct", "ring"});
   if (all_reduce == "direct") tcp.all_reduce = Algorithm::Direct;

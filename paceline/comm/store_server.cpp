@@ -130,7 +130,7 @@ class StoreServer::Impl {
 void StoreServer::Impl::listen_over_tcp(const StoreOverTcp& tcp) {
   std::vector<UniqueFd> listeners;
   for (const SocketAddress& address : tcp.addresses) {
-    listeners.push_back(listen_on(address, tcp.first_port, tcp.last_port, SOMAXCONN));
+    listeners.push_back(listen_on(address, tcp.ports, SOMAXCONN));
     tcp_addresses_.push_back("tcp:" + local_address(listeners.back().get()).text());
   }
   guests_.emplace(std::move(listeners), tcp.secret);

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "paceline/comm/port_range.h"
 #include "paceline/comm/secret.h"
 #include "paceline/comm/store_failure.h"
 #include "paceline/comm/tcp_address.h"
@@ -17,8 +18,7 @@ namespace paceline {
 /// Where a store listens beside its Unix socket. TcpOptions::bind is made addresses of by addresses_to_bind().
 struct StoreOverTcp {
   std::vector<SocketAddress> addresses;
-  /// On each address, the first free one of this range; any where both are 0.
-  std::uint16_t first_port = 0, last_port = 0;
+  PortRange ports = {};  // on each address
   /// Who does not know it is not let in, on loopback neither: other users are there too.
   Secret secret;
 };

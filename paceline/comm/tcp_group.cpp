@@ -134,7 +134,7 @@ TcpGroup connect_tcp_group(Store& store, const std::string& name, int rank, int 
   std::vector<UniqueFd> listeners;
   std::vector<SocketAddress> listening;
   for (const SocketAddress& address : addresses) {
-    listeners.push_back(listen_on(address, options.first_port, options.last_port, SOMAXCONN));
+    listeners.push_back(listen_on(address, options.ports, SOMAXCONN));
     listening.push_back(local_address(listeners.back().get()));
   }
 

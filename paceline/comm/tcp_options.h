@@ -7,6 +7,7 @@
 
 #include "paceline/base/clock.h"
 #include "paceline/comm/operation.h"
+#include "paceline/comm/port_range.h"
 #include "paceline/comm/secret.h"
 
 namespace paceline {
@@ -16,8 +17,7 @@ struct TcpOptions {
   /// Where to listen: empty for loopback only; a numeric address; "route:HOST" for the address by which the kernel
   /// reaches HOST; or interfaces: "eth,ens" by prefix, "=eth0" by name, "^docker,lo" all but these.
   std::string bind = {};
-  /// Ports to listen on, the first free one from `first_port` to `last_port`; any where both are 0.
-  std::uint16_t first_port = 0, last_port = 0;
+  PortRange ports = {};
   /// Who does not know it is not let in. Required beyond loopback; there, rank 0 makes one and passes it on through the
   /// store.
   std::optional<Secret> secret = {};

@@ -46,9 +46,9 @@ bool move_all(int socket, short events, std::size_t size, Deadline deadline, Mov
 
 }  // namespace
 
-UniqueFd listen_on(const SocketAddress& address, std::uint16_t first_port, std::uint16_t last_port, int backlog) {
-  if (first_port > last_port) {
-    throw Error(ErrorCode::InvalidArgument, fmt::format("{}-{} is no range of ports", first_port, last_port));
+UniqueFd listen_on(const SocketAddress& address, PortRange ports, int backlog) {
+  if (ports.first > ports.last) {
+    throw Error(ErrorCode::InvalidArgument, fmt::format("{}-{} is no range of ports", ports.first, ports.last));
   }
   UniqueFd socket(::socket(address.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (!socket) throw system_error("cannot make a socket", errno);
@@ -56,7 +56,7 @@ UniqueFd listen_on(const SocketAddress& address, std::uint16_t first_port, std::
   // A port whose last user has just gone is free.
   set_option(socket.get(), SOL_SOCKET, SO_REUSEADDR, 1, "SO_REUSEADDR");
   int error = 0;
-  for (std::uint32_t port = first_port; port <= last_port; ++port) {
+  for (std::uint32_t port = ports.first; port <= ports.last; ++port) {
     const SocketAddress candidate = address.with_port(static_cast<std::uint16_t>(port));
     if (::bind(socket.get(), candidate.get(), candidate.length()) == 0 && ::listen(socket.get(), backlog) == 0) {
       return socket;
@@ -64,9 +64,9 @@ UniqueFd listen_on(const SocketAddress& address, std::uint16_t first_port, std::
     error = errno;
     if (error != EADDRINUSE) break;
   }
-  throw system_error(first_port == 0
+  throw system_error(ports.first == 0
                          ? fmt::format("cannot listen on {}", address.host())
-                         : fmt::format("cannot listen on {}, ports {} to {}", address.host(), first_port, last_port),
+                         : fmt::format("cannot listen on {}, ports {} to {}", address.host(), ports.first, ports.last),
                      error);
 }
 

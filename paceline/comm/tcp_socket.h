@@ -7,6 +7,7 @@
 
 #include "paceline/base/clock.h"
 #include "paceline/base/unique_fd.h"
+#include "paceline/comm/port_range.h"
 #include "paceline/comm/tcp_address.h"
 
 namespace paceline {
@@ -15,7 +16,7 @@ namespace paceline {
 
 /// Listens on this address, on the first free port of the range; on any where both are 0. Throws System or
 /// InvalidArgument.
-UniqueFd listen_on(const SocketAddress& address, std::uint16_t first_port, std::uint16_t last_port, int backlog);
+UniqueFd listen_on(const SocketAddress& address, PortRange ports, int backlog);
 SocketAddress local_address(int socket);
 
 /// A connection, or none and why, also in errno.

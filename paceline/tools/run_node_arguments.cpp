@@ -30,6 +30,7 @@ std::vector<SocketAddress> where_to_listen(const NodeArguments& arguments, const
 std::vector<RemoteHost> split_hosts(const std::string& list, int workers);
 std::string rendezvous_for(const NodeArguments& arguments, const std::vector<RemoteHost>& hosts);
 bool is_this_host(const std::string& host);
+PortRange ports_of_workers(const RunOptions& options);
 std::vector<std::string> common_arguments(const RunOptions& options, const NodeArguments& arguments);
 
 }  // namespace
@@ -96,6 +97,7 @@ std::optional<NodeOptions> node_options(const NodeArguments& arguments, RunOptio
   }
   nodes.bind = arguments.bind;
   nodes.job = arguments.job;
+  nodes.ports = ports_of_workers(options);
   nodes.join_timeout = std::chrono::seconds(whole_number("--join-timeout", arguments.join_timeout, 1, 1'000'000));
   if (by_hosts && arguments.secret_file.empty()) nodes.secret = Secret::random();
   else find_secret(arguments.secret_file, nodes);
@@ -224,6 +226,16 @@ bool is_this_host(const std::string& host) {
     const UniqueFd socket(::socket(address.family(), SOCK_DGRAM | SOCK_CLOEXEC, 0));
     return socket && ::bind(socket.get(), address.get(), address.length()) == 0;
   });
+}
+
+// What the workers will find as PACELINE_PORTS.
+PortRange ports_of_workers(const RunOptions& options) {
+  const std::string name = "PACELINE_PORTS=";
+  std::string value = std::getenv("PACELINE_PORTS") == nullptr ? "" : std::getenv("PACELINE_PORTS");
+  for (const std::string& assignment : options.environment) {
+    if (assignment.starts_with(name)) value = assignment.substr(name.size());
+  }
+  return value.empty() ? PortRange{} : PortRange::from_text(value);
 }
 
 // What all hosts' launchers should be given alike.

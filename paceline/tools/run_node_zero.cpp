@@ -42,7 +42,7 @@ class NodeZero final : public JobNodes {
     for (const UniqueFd& listener : listeners) addresses_.push_back(local_address(listener.get()));
     std::vector<SocketAddress> for_store;
     for (const SocketAddress& address : addresses_) for_store.push_back(address.with_port(0));
-    store_.emplace(StoreOverTcp{.addresses = for_store, .secret = secret_});
+    store_.emplace(StoreOverTcp{.addresses = for_store, .ports = nodes_.ports, .secret = secret_});
     switchboard_.emplace(Guests(std::move(listeners), nodes_.secret.value_or(no_secret())));
     master_ = reserve_port(addresses_.front(), master_port_);
     hello_.bind = nodes_.bind.empty() ? addresses_.front().host() : nodes_.bind;
@@ -130,7 +130,7 @@ std::vector<UniqueFd> listen_at(const std::vector<SocketAddress>& addresses) {
   std::uint16_t port = addresses.front().port();
   for (const SocketAddress& address : addresses) {
     try {
-      listeners.push_back(listen_on(address, port, port, SOMAXCONN));
+      listeners.push_back(listen_on(address, PortRange::only(port), SOMAXCONN));
     } catch (const Error& error) {
       const std::string holder = port == 0 ? "" : port_holder(address.with_port(port));
       if (holder.empty()) {

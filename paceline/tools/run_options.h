@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "paceline/comm/port_range.h"
 #include "paceline/comm/secret.h"
 #include "paceline/comm/tcp_address.h"
 #include "paceline/tools/run_watch.h"
@@ -23,6 +24,7 @@ struct NodeOptions {
   int rank = 0;
   std::string rendezvous;                ///< HOST:PORT, as it was given.
   std::vector<SocketAddress> addresses;  ///< What that stands for, or where node 0 listens.
+  PortRange ports;                       ///< PACELINE_PORTS: where the store listens, as workers do.
   std::string bind;                      ///< --bind; empty: by which address this host reaches the rendezvous.
   std::optional<Secret> secret;          ///< None on loopback only.
   std::string secret_file;               ///< Where it is from; empty if from the environment or standard input.
