@@ -51,6 +51,23 @@ TEST(Documents, EveryErrorsNumberIsExplained) {
   EXPECT_GE(found, 15);
 }
 
+// By its name or its number.
+TEST(Documents, EveryErrorsNumberIsTested) {
+  std::string tests;
+  for (const auto& file : std::filesystem::directory_iterator(kRoot / "tests")) {
+    const auto name = std::filesystem::path("tests") / file.path().filename();
+    if (name.extension() == ".cpp" && name != "tests/documents_test.cpp") tests += read(name);
+  }
+  const std::string header = read("paceline/base/error.h");
+  const std::regex fault(R"((\w+) = (\d\d\d),)");
+  for (std::sregex_iterator match(header.begin(), header.end(), fault), end; match != end; ++match) {
+    const std::string name = (*match)[1], number = (*match)[2];
+    const bool tested =
+        tests.find("Fault::" + name) != std::string::npos || tests.find("E" + number) != std::string::npos;
+    EXPECT_TRUE(tested) << name << ", E" << number;
+  }
+}
+
 // Function names of the walkthrough stand in the file in front of them.
 TEST(Documents, TheWalkthroughNamesFunctionsThatExist) {
   const std::string text = read("docs/walkthrough.md");

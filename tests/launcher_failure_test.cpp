@@ -74,6 +74,7 @@ TEST(LauncherFailure, ARankThatLeavesBeforeJoiningFailsTheJob) {
   Job job(run_worker(2, "WaitsForRankOneWhichLeaves", {"--grace", "60"}));
   EXPECT_EQ(job.wait(), 1);
   EXPECT_NE(job.err().find("rank 1 failed first"), std::string::npos) << job.err();
+  EXPECT_NE(job.err().find("[E205 PEER_LOST]"), std::string::npos) << job.err();
   EXPECT_NE(job.err().find("exited with code 0 before it joined"), std::string::npos) << job.err();
   EXPECT_NE(job.out().find("heard: rank 1 exited with code 0 before it joined"), std::string::npos) << job.out();
 }

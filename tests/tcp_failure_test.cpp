@@ -25,7 +25,7 @@ using test::Harm;
 using test::Mischief;
 
 struct Outcome {
-  std::optional<ErrorCode> code = {};
+  std::optional<Fault> fault = {};
   std::string message = {};
 };
 
@@ -39,7 +39,7 @@ std::vector<Outcome> run_over_tcp(int n, const std::shared_ptr<Store>& store, co
       try {
         body(Comm::over_tcp(store, "world", rank, n, tcp, {.timeout = timeout}));
       } catch (const Error& error) {
-        outcomes[static_cast<std::size_t>(rank)] = {error.code(), error.message()};
+        outcomes[static_cast<std::size_t>(rank)] = {error.fault(), error.message()};
       }
     });
   }
@@ -104,7 +104,7 @@ TEST(Tcp, EveryFlippedBitIsCorruptOnAllRanksAndNamesThePeer) {
     // Rank 1 calls rank 0.
     const std::string from = mischief.to_acceptor ? "what rank 1 sent to rank 0" : "what rank 0 sent to rank 1";
     for (const Outcome& outcome : outcomes) {
-      ASSERT_EQ(outcome.code, ErrorCode::Corrupt) << outcome.message;
+      ASSERT_EQ(outcome.fault, Fault::Damaged) << outcome.message;
       EXPECT_TRUE(contains(outcome.message, from)) << outcome.message;
     }
   }
@@ -117,7 +117,7 @@ TEST(Tcp, AByteThatComesTwiceIsCorrupt) {
     const Mischief mischief = random_mischief(Harm::Duplicate, random);
     SCOPED_TRACE(describe(mischief, seed));
     const auto outcomes = run_over_tcp(2, std::make_shared<test::RelayedStore>(0, mischief), {}, 60s, reduce_and_look);
-    for (const Outcome& outcome : outcomes) EXPECT_EQ(outcome.code, ErrorCode::Corrupt) << outcome.message;
+    for (const Outcome& outcome : outcomes) EXPECT_EQ(outcome.fault, Fault::Damaged) << outcome.message;
   }
 }
 
@@ -129,7 +129,7 @@ TEST(Tcp, ACutConnectionIsALostPeerOnAllRanks) {
     SCOPED_TRACE(describe(mischief, seed));
     const auto outcomes = run_over_tcp(3, std::make_shared<test::RelayedStore>(0, mischief), {}, 60s, reduce_and_look);
     for (const Outcome& outcome : outcomes) {
-      EXPECT_EQ(outcome.code, ErrorCode::PeerLost) << outcome.message;
+      EXPECT_EQ(outcome.fault, Fault::ConnectionLost) << outcome.message;
       EXPECT_EQ(outcome.message, outcomes[0].message);
     }
     EXPECT_TRUE(contains(outcomes[0].message, "connection broke")) << outcomes[0].message;
@@ -145,7 +145,7 @@ TEST(Tcp, ADelayHarmsNobody) {
     SCOPED_TRACE(describe(mischief, seed));
     for (const Outcome& outcome :
          run_over_tcp(2, std::make_shared<test::RelayedStore>(0, mischief), {}, 60s, reduce_and_look)) {
-      EXPECT_FALSE(outcome.code) << outcome.message;
+      EXPECT_FALSE(outcome.fault) << outcome.message;
     }
   }
 }
@@ -158,7 +158,7 @@ TEST(Tcp, APeerThatFallsSilentIsATimeoutNamingIt) {
     SCOPED_TRACE(describe(mischief, seed));
     const auto outcomes = run_over_tcp(2, std::make_shared<test::RelayedStore>(0, mischief), {}, 1s, reduce_and_look);
     for (const Outcome& outcome : outcomes) {
-      EXPECT_EQ(outcome.code, ErrorCode::Timeout) << outcome.message;
+      EXPECT_EQ(outcome.fault, Fault::WaitedTooLong) << outcome.message;
       EXPECT_TRUE(contains(outcome.message, "waited")) << outcome.message;
     }
     EXPECT_EQ(outcomes[0].message, outcomes[1].message);
@@ -172,7 +172,7 @@ std::shared_ptr<Store> memory_store() { return make_memory_store(); }
 TEST(TcpJoin, ListensOnIPv6AndOnAnInterface) {
   for (const char* bind : {"::1", "=lo", "route:localhost"}) {
     for (const Outcome& outcome : run_over_tcp(3, memory_store(), {.bind = bind}, 60s, reduce_and_look)) {
-      EXPECT_FALSE(outcome.code) << bind << ": " << outcome.message;
+      EXPECT_FALSE(outcome.fault) << bind << ": " << outcome.message;
     }
   }
 }
@@ -180,7 +180,7 @@ TEST(TcpJoin, ListensOnIPv6AndOnAnInterface) {
 TEST(TcpJoin, BeyondLoopbackASecretIsRequired) {
   for (const char* bind : {"0.0.0.0", "10.1.2.3"}) {
     const auto outcomes = run_over_tcp(1 + 1, memory_store(), {.bind = bind}, 1s, reduce_and_look);
-    EXPECT_EQ(outcomes[0].code, ErrorCode::InvalidArgument) << outcomes[0].message;
+    EXPECT_EQ(outcomes[0].fault, Fault::BadArgument) << outcomes[0].message;
     EXPECT_TRUE(contains(outcomes[0].message, "needs a secret")) << outcomes[0].message;
   }
 }
@@ -194,15 +194,15 @@ TEST(TcpJoin, RanksWithDifferentSecretsDoNotMeet) {
       try {
         (void)Comm::over_tcp(store, "world", rank, 2, {.secret = Secret::random()}, {.timeout = 3s});
       } catch (const Error& error) {
-        outcomes[static_cast<std::size_t>(rank)] = {error.code(), error.message()};
+        outcomes[static_cast<std::size_t>(rank)] = {error.fault(), error.message()};
         store->fail(rank, to_string(error.code()), error.message());
       }
     });
   }
   for (std::thread& thread : threads) thread.join();
-  EXPECT_EQ(outcomes[1].code, ErrorCode::Mismatch) << outcomes[1].message;
+  EXPECT_EQ(outcomes[1].fault, Fault::CallsDiffer) << outcomes[1].message;
   EXPECT_TRUE(contains(outcomes[1].message, "Have all workers the same secret?")) << outcomes[1].message;
-  EXPECT_TRUE(outcomes[0].code) << "rank 0 met somebody";
+  EXPECT_TRUE(outcomes[0].fault) << "rank 0 met somebody";
 }
 
 TEST(TcpJoin, ASecretOnOneRankOnlyIsAMismatch) {
@@ -214,7 +214,7 @@ TEST(TcpJoin, ASecretOnOneRankOnlyIsAMismatch) {
     (void)Comm::over_tcp(store, "world", 1, 2, {}, {.timeout = 10s});
     ADD_FAILURE() << "met";
   } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::Mismatch) << error.message();
+    EXPECT_EQ(error.fault(), Fault::CallsDiffer) << error.message();
     store->fail(1, to_string(error.code()), error.message());
   }
   first.join();
@@ -226,7 +226,7 @@ TEST(TcpJoin, RanksThatDoNotComeAreNamed) {
     (void)Comm::over_tcp(store, "world", 0, 3, {}, {.timeout = 100ms});
     FAIL() << "met";
   } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::Timeout);
+    EXPECT_EQ(error.fault(), Fault::NotAllJoined);
     EXPECT_TRUE(contains(error.message(), "rank 1, 2 of 3 did not come")) << error.message();
   }
 }
@@ -242,7 +242,7 @@ TEST(TcpJoin, StrangersAreSentAwayAndDisturbNobody) {
     try {
       reduce_and_look(Comm::over_tcp(store, "world", 0, 2, {}, {.timeout = 60s}));
     } catch (const Error& error) {
-      outcome = {error.code(), error.message()};
+      outcome = {error.fault(), error.message()};
     }
   });
   // Lets rank 0 go on from the store to its listeners; stranger_test.cpp has the time before.
@@ -281,7 +281,7 @@ TEST(TcpJoin, StrangersAreSentAwayAndDisturbNobody) {
   EXPECT_EQ(answers, 0);
   reduce_and_look(Comm::over_tcp(store, "world", 1, 2, {}, {.timeout = 60s}));
   first.join();
-  EXPECT_FALSE(outcome.code) << outcome.message;
+  EXPECT_FALSE(outcome.fault) << outcome.message;
 }
 
 TEST(TcpJoin, NothingListensOnceAllHaveMet) {
@@ -292,7 +292,7 @@ TEST(TcpJoin, NothingListensOnceAllHaveMet) {
     EXPECT_FALSE(connect_to(address_of_rank_0(*store), Deadline(10s), why));
     comm.barrier();
   });
-  for (const Outcome& outcome : outcomes) EXPECT_FALSE(outcome.code) << outcome.message;
+  for (const Outcome& outcome : outcomes) EXPECT_FALSE(outcome.fault) << outcome.message;
 }
 
 // ---- What the kernel knows.

@@ -208,7 +208,7 @@ TEST(Refused, ModelsThatDiffer) {
                             Sequential model(torch::nn::Linear(12, 6), torch::nn::Linear(6, comm.rank() == 2 ? 7 : 5));
                             DistributedDataParallel ddp(*model, comm, {.name = "net"});
                           }),
-                 {"MISMATCH", "model 'net' differs", "rank 0 (signature", "'1.weight' Float [5, 6]",
+                 {"E302 MISMATCH", "model 'net' differs", "rank 0 (signature", "'1.weight' Float [5, 6]",
                   "rank 2 (signature", "'1.weight' Float [7, 6]"});
 }
 

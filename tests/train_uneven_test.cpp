@@ -148,7 +148,7 @@ TEST(A7Uneven, RaiseNamesTheRankThatEnded) {
                           [](const Comm& comm) {
                             train_uneven(comm, {.uneven = Uneven::Raise}, {5, 5, 3}, [](auto&, int) {});
                           }),
-                 {"MISMATCH", "rank 2 has no more data, while rank 0 goes on (after 3 averagings)"});
+                 {"E304 MISMATCH", "rank 2 has no more data, while rank 0 goes on (after 3 averagings)"});
 }
 
 TEST(A7Uneven, AnExceptionOnARankThatGoesOnReachesThoseThatWait) {
@@ -235,7 +235,7 @@ TEST(NotFinite, IsNamedByRankParameterAndStepOnAllRanks) {
                               model->zero_grad(true);
                               poisoned_step(comm, model, 2, value);
                             }),
-                   {"ABORTED", "rank 2's gradient of parameter '2.weight' held NaN or infinity in step 1"});
+                   {"E502 ABORTED", "rank 2's gradient of parameter '2.weight' held NaN or infinity in step 1"});
   }
   const auto alone = failures(1, [](const Comm& comm) {
     Sequential model = test::mlp();
@@ -310,22 +310,23 @@ TEST(Drift, OfAParameterNamesItAndTheMinorityRank) {
     model->parameters()[3][0] += 1e-6;
   };
   expect_all_say(drift(3, 2, disturb),
-                 {"MISMATCH", "before step 6", "rank 1 differs from the others of parameter '2.bias'"});
+                 {"E303 MISMATCH", "before step 6", "rank 1 differs from the others of parameter '2.bias'"});
   expect_all_say(drift(2, 3, disturb),
-                 {"MISMATCH", "before step 6", "ranks 0, 1 hold different values of parameter '2.bias'"});
+                 {"E303 MISMATCH", "before step 6", "ranks 0, 1 hold different values of parameter '2.bias'"});
 }
 
 TEST(Drift, OfALearningRateOrAMomentIsFound) {
   expect_all_say(
       drift(3, 1,
             [](auto&, torch::optim::Optimizer& optimizer) { optimizer.param_groups()[0].options().set_lr(0.01); }),
-      {"MISMATCH", "before step 5", "rank 1 differs from the others of the scalars of optimizer 0 (learning rate"});
+      {"E303 MISMATCH", "before step 5",
+       "rank 1 differs from the others of the scalars of optimizer 0 (learning rate"});
   expect_all_say(drift(3, 1,
                        [](Sequential&, torch::optim::Optimizer& optimizer) {
                          auto& state = static_cast<torch::optim::SGDParamState&>(*optimizer.state().begin()->second);
                          state.momentum_buffer().add_(1);
                        }),
-                 {"MISMATCH", "before step 5", "optimizer state '", ".momentum_buffer'"});
+                 {"E303 MISMATCH", "before step 5", "optimizer state '", ".momentum_buffer'"});
 }
 
 TEST(Drift, IsNotLookedForWhenSwitchedOff) {
