@@ -48,7 +48,8 @@ void Comm::State::let_go_of_orphans() {
 }
 
 void Comm::State::tell(const Error& error) noexcept {
-  if (error.code() == ErrorCode::InvalidArgument || failure_told) return;
+  // Of a lost host the launchers told this rank, and the store may be there.
+  if (error.code() == ErrorCode::InvalidArgument || error.fault() == Fault::HostLost || failure_told) return;
   failure_told = true;
   if (store) store->fail(job_rank, error.label(), error.message());
 }

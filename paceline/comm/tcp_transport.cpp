@@ -230,6 +230,8 @@ void TcpTransport::fail(const Error& cause) noexcept {
 }
 
 Error TcpTransport::agree_on_first(const Error& cause) const {
+  // Launchers said that, and the store may be on the host that is lost.
+  if (cause.fault() == Fault::HostLost) return cause;
   const std::string key = fmt::format("tcp/{}/{:016x}/", name_, group_.generation);
   try {
     if (store_->add(key + "failures", 1) != 1) return decode(store_->get(key + "first", Deadline(kPatience)), rank());
