@@ -130,7 +130,7 @@ TEST(Board, IsReadableWheneverTheWriterIsKilled) {
   const std::uint64_t seed = test::seed();
   SCOPED_TRACE(fmt::format("PACELINE_TEST_SEED={}", seed));
   std::mt19937_64 random(seed);
-  for (int kill_number = 0; kill_number < 30; ++kill_number) {
+  for (int kill_number = 0; kill_number < test::repeats(30); ++kill_number) {
     const auto board = new_board();
     const pid_t child = ::fork();
     if (child == 0) {

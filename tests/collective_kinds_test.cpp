@@ -234,20 +234,20 @@ class CollectiveKinds : public testing::TestWithParam<std::tuple<ThreadEngine, i
 
 TEST_P(CollectiveKinds, AreExactInRandomSchedules) {
   const auto [engine, world] = GetParam();
-  run_schedule(world, engine, 600, 40'000);
+  run_schedule(world, engine, test::repeats(600), 40'000);
 }
 
 INSTANTIATE_TEST_SUITE_P(Worlds, CollectiveKinds,
                          testing::Combine(testing::Values(ThreadEngine::SharedMemory, ThreadEngine::Messages,
                                                           ThreadEngine::Tcp, ThreadEngine::Hosts),
-                                          testing::Values(1, 2, 3, 4, 5, 6, 7, 8)),
+                                          testing::ValuesIn(test::worlds())),
                          [](const auto& world) {
                            return test::engine_label(std::get<0>(world.param)) +
                                   std::to_string(std::get<1>(world.param));
                          });
 
 TEST(CollectiveKinds, AreExactWithManyMoreRanksThanProcessors) {
-  run_schedule(16, ThreadEngine::SharedMemory, 60, 40'000);
+  run_schedule(16, ThreadEngine::SharedMemory, test::repeats(60), 40'000);
   run_schedule(64, ThreadEngine::SharedMemory, 10, 40'000);
 }
 
@@ -255,7 +255,7 @@ TEST(CollectiveKinds, AreExactWithManyMoreRanksThanProcessors) {
 TEST(CollectiveKinds, AreExactForLargeOperands) {
   for (const auto engine :
        {ThreadEngine::SharedMemory, ThreadEngine::Messages, ThreadEngine::Tcp, ThreadEngine::Hosts}) {
-    run_schedule(3, engine, 20, 1'500'007);
+    run_schedule(3, engine, test::repeats(20), 1'500'007);
   }
 }
 

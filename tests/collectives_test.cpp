@@ -183,7 +183,7 @@ TEST_P(Collectives, MetricsAreWeightedAndTextsGathered) {
 INSTANTIATE_TEST_SUITE_P(Worlds, Collectives,
                          testing::Combine(testing::Values(ThreadEngine::SharedMemory, ThreadEngine::Messages,
                                                           ThreadEngine::Tcp, ThreadEngine::Hosts),
-                                          testing::Values(1, 2, 3, 4, 5, 6, 7, 8)),
+                                          testing::ValuesIn(test::worlds())),
                          [](const auto& world) {
                            return test::engine_label(std::get<0>(world.param)) +
                                   std::to_string(std::get<1>(world.param));

@@ -317,7 +317,7 @@ TEST_P(Mismatches, OfEveryKindNameBothSidesOnAllRanksAndTouchNothing) {
 
 INSTANTIATE_TEST_SUITE_P(Worlds, Mismatches,
                          testing::Combine(testing::Values(ThreadEngine::SharedMemory, ThreadEngine::Tcp),
-                                          testing::Values(2, 3, 4)),
+                                          testing::Range(test::kSanitized ? 3 : 2, test::kSanitized ? 4 : 5)),
                          [](const auto& world) {
                            return test::engine_label(std::get<0>(world.param)) +
                                   std::to_string(std::get<1>(world.param));

@@ -16,7 +16,8 @@ namespace {
 constexpr int kRanks = 4;
 
 /// A job whose rank `victim` dies; checks that all others say so, once, and nothing else.
-void expect_death(const std::string& worker, int victim, const std::map<std::string, std::string>& environment = {}) {
+void expect_death(const std::string& worker, int victim, std::map<std::string, std::string> environment = {}) {
+  for (const char* options : {"ASAN_OPTIONS", "TSAN_OPTIONS"}) environment[options] = "handle_segv=0:handle_sigbus=0";
   Job job(run_worker(kRanks, worker), {.environment = environment});
   EXPECT_NE(job.wait(), 0);
   EXPECT_TRUE(job.leaves_nothing());

@@ -269,7 +269,7 @@ TEST(TcpJoin, StrangersAreSentAwayAndDisturbNobody) {
           stranger.prove({.generation = random(), .caller = 1, .acceptor = 0, .world_size = 2}, challenge);
       ASSERT_TRUE(proof);
       said.assign(proof->begin(), proof->end());
-      if (i % 4 == 2) said.resize(said.size() - 1);
+      if (i % 4 == 2) said.pop_back();
     }
     (void)send_all(socket.get(), said, Deadline(10s));
     if (i % 4 == 2) continue;

@@ -5,6 +5,7 @@
 #include <iostream>
 #include <random>
 #include <string>
+#include <vector>
 
 #include "paceline/comm/threads.h"
 
@@ -26,6 +27,19 @@ inline std::uint64_t seed() {
   if (const char* given = std::getenv("PACELINE_TEST_SEED")) return std::stoull(given);
   return std::random_device{}();
 }
+
+// With a sanitizer each case takes ten times as long, so fewer are tried.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr bool kSanitized = true;
+#else
+constexpr bool kSanitized = false;
+#endif
+
+/// How many of `n` random cases to try.
+constexpr int repeats(int n) { return kSanitized ? (n + 4) / 5 : n; }
+
+/// Numbers of ranks to try.
+inline std::vector<int> worlds() { return kSanitized ? std::vector{1, 2, 3, 6} : std::vector{1, 2, 3, 4, 5, 6, 7, 8}; }
 
 inline std::string engine_label(ThreadEngine engine) {
   switch (engine) {

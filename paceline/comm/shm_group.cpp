@@ -108,7 +108,7 @@ std::pair<Hello, UniqueFd> receive_hello(int link, Deadline deadline) {
     segment = UniqueFd(fd);
   }
   if (got != sizeof hello || hello.magic != RankControl::kMagic || !segment) {
-    throw Error(ErrorCode::PeerLost, "a peer closed its connection while joining");
+    throw Error(Fault::NeverJoined, "a peer closed its connection while joining");
   }
   return {hello, std::move(segment)};
 }
@@ -149,7 +149,7 @@ ShmGroup connect_shm_group(Store& store, const std::string& name, int rank, int 
   for (int peer = 0; peer < rank; ++peer) {
     UniqueFd socket = call_unix_socket(sockets[peer]);
     if (!socket) {
-      throw Error(ErrorCode::PeerLost, fmt::format("joining '{}': rank {} has gone", name, peer), rank, peer);
+      throw Error(Fault::NeverJoined, fmt::format("joining '{}': rank {} has gone", name, peer), rank, peer);
     }
     PeerLink link = link_to_peer(std::move(socket));
     send_hello(link.socket.get(), hello, group.segments[rank]->fd());

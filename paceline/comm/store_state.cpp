@@ -56,7 +56,7 @@ void StoreState::leave(int rank) {
 
 void StoreState::fail_left() {
   const int rank = left_.front();
-  report(rank, to_string(ErrorCode::PeerLost),
+  report(rank, label_of(Fault::NeverJoined),
          fmt::format("rank {} exited with code 0 before it joined the job, and the others wait for it; every rank has "
                      "to reach Comm::from_env()",
                      rank));

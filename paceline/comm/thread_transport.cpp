@@ -102,7 +102,7 @@ void MessageHub::send(int sender, int receiver, ThreadMessage message) {
   if (fate.cut) out.cut = lane(receiver, sender).cut = true;
   ring();
   if (out.cut) {
-    throw Error(ErrorCode::PeerLost, fmt::format("rank {} lost its connection to rank {}", sender, receiver), sender,
+    throw Error(Fault::ConnectionLost, fmt::format("rank {} lost its connection to rank {}", sender, receiver), sender,
                 receiver);
   }
   if (fate.dropped) return;
@@ -115,7 +115,7 @@ std::optional<ThreadMessage> MessageHub::receive(int sender, int receiver) {
   throw_failure(receiver);
   Lane& in = lane(sender, receiver);
   if (in.messages.empty() && (in.cut || left_[sender])) {
-    throw Error(ErrorCode::PeerLost,
+    throw Error(in.cut ? Fault::ConnectionLost : Fault::PeerLeft,
                 fmt::format("rank {} {}, while rank {} waits for it", sender,
                             in.cut ? "lost its connection" : "ended its communicator", receiver),
                 receiver, sender);
@@ -148,7 +148,7 @@ void MessageHub::check(int rank) {
 
 void MessageHub::throw_failure(int rank) const {
   if (!failure_) return;
-  throw Error(failure_->code(), failure_->message(), rank,
+  throw Error(failure_->fault(), failure_->message(), rank,
               failure_->peer() != rank ? failure_->peer() : failure_->rank());
 }
 
