@@ -25,8 +25,10 @@ struct DistributedDataParallel::State {
   ~State();
 
   // The gradient's way (gradient_round.cpp), in the order in which it happens.
+  void on_node();
   void on_gradient(std::size_t index);
   void begin_backward(std::size_t index);
+  bool may_come_again(std::size_t index);
   void begin_round(std::uint32_t flags);
   void keep_gradient(std::size_t index);
   void take_gradient(std::size_t index);
@@ -71,6 +73,7 @@ struct DistributedDataParallel::State {
   std::uint64_t require_averaged(std::uint64_t since);
   void require_fresh(std::size_t index);
   void require_no_graph(std::size_t index);
+  void require_not_sent(std::size_t index);
   void require_unchanged(std::size_t but);
   std::uint64_t probe(std::size_t index) const;
   void require_equal_passes();
@@ -92,8 +95,12 @@ struct DistributedDataParallel::State {
 
   // Of the backward that runs.
   bool in_backward = false;
-  bool averages = false;         // or only accumulates
-  std::weak_ptr<char> backward;  // expires when it ends, however it ends
+  bool averages = false;              // or only accumulates
+  std::weak_ptr<char> backward;       // expires when the outermost one ends, however it ends
+  std::vector<std::size_t> arrivals;  // parameters in the order in which they first came
+  std::vector<std::uint8_t> arrived;  // the same by parameter
+  /// By parameter: it has come more than once in a backward, or in one inside another, and may do so again.
+  std::vector<std::uint8_t> comes_again;
 
   // Of what has been accumulated since the last round.
   std::uint32_t passes = 0;
