@@ -155,6 +155,8 @@ void DistributedDataParallel::State::average() {
   next_weight.reset();
   begin_round(0);
   finish_round();
+  comm.timeline().enter(Phase::Other);
+  comm.timeline().set_accumulating(false);
 }
 
 void DistributedDataParallel::State::finish_round() {
