@@ -46,9 +46,9 @@ struct DistributedDataParallel::State {
 
   // What the ranks decide in a round, by what all of them said (verdict.cpp).
   void judge();
-  void judge_uneven();
+  bool judge_uneven();
   int first_active() const;
-  void judge_finite();
+  void judge_finite(bool dropped);
   void drop_gradients();
   void look_for_not_finite();
   void take_state_hash(std::uint32_t flags);
