@@ -195,6 +195,7 @@ OptimizerState state_of(const Optimizer& constant, const std::vector<NamedTensor
         entry["parameters"].push_back(name);
         const auto found = optimizer.state().find(key_of(parameter));
         if (found == optimizer.state().end() || !found->second) continue;
+        if (scalars["state"].contains(name)) continue;  // libtorch's parameters() lists a tied one once for each name
         json& of_parameter = scalars["state"][name];
         of_parameter["tensors"] = json::array();
         each(static_cast<State&>(*found->second), ToJson{of_parameter, &result.tensors, name});
