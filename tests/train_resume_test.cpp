@@ -1,7 +1,10 @@
-// Going on from a checkpoint with what hides in a program: weights with two names.
+// Going on from a checkpoint with what hides in a program: weights with two names, and a scheduler's step.
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "paceline/data/safetensors.h"
+#include "paceline/train/scheduler.h"
 #include "temporary_folder.h"
 #include "train_failures.h"
 #include "train_saved_job.h"
@@ -89,6 +92,86 @@ TEST(TiedWeights, OfACheckpointWithoutThemAreRefusedByName) {
     }
     EXPECT_EQ(tied.hash(), before);
   });
+}
+
+/// A schedule of the program's own: the rate follows from the step alone.
+class Cosine : public torch::optim::LRScheduler {
+ public:
+  Cosine(torch::optim::Optimizer& optimizer, unsigned steps)
+      : LRScheduler(optimizer), groups_(optimizer.param_groups().size()), steps_(steps) {}
+
+ private:
+  std::vector<double> get_lrs() override {
+    return std::vector<double>(groups_, 0.1 * (1 + std::cos(3.14159 * (step_count_ + 1) / steps_)));
+  }
+  std::size_t groups_;
+  unsigned steps_;
+};
+
+/// Two groups with rates of their own.
+template <class Schedule>
+struct ScheduledJob {
+  torch::nn::Sequential model = test::plain_model();
+  DistributedDataParallel ddp;
+  Optimizer<torch::optim::SGD> optimizer;
+  Scheduler<Schedule> scheduler;
+  JobState job;
+
+  template <class... Args>
+  explicit ScheduledJob(const Comm& comm, Args... args)
+      : ddp(*model, comm), optimizer(ddp, groups(), torch::optim::SGDOptions(0.1)), scheduler(optimizer, args...) {}
+  std::vector<torch::optim::OptimizerParamGroup> groups() {
+    const auto all = model->parameters();
+    return {{{all.begin(), all.begin() + 2}, std::make_unique<torch::optim::SGDOptions>(0.2)},
+            {{all.begin() + 2, all.end()}, std::make_unique<torch::optim::SGDOptions>(0.05)}};
+  }
+  /// The rates after each step.
+  std::vector<double> run(int first, int last) {
+    std::vector<double> rates;
+    for (int step = first; step < last; ++step) {
+      optimizer.zero_grad();
+      test::loss_of(model, batch_of(ddp.comm(), step)).backward();
+      optimizer.step();
+      scheduler.step();
+      for (auto& group : optimizer.param_groups()) rates.push_back(group.options().get_lr());
+    }
+    return rates;
+  }
+  std::uint64_t hash() { return test::hash_of_job(*model, optimizer, ddp); }
+};
+
+template <class Schedule, class... Args>
+void check_schedule(int n, Args... args) {
+  const TemporaryFolder folder;
+  test::on_ranks(n, ThreadEngine::SharedMemory, [&](const Comm& comm) {
+    ScheduledJob<Schedule> whole(comm, args...);
+    ScheduledJob<Schedule> first(comm, args...);
+    test::copy_parameters(*whole.model, *first.model);
+    whole.run(0, 3);
+    first.run(0, 3);
+    first.job.numbers["scheduler"] = first.scheduler.steps();
+    save(folder.path, first.ddp, first.job);
+
+    ScheduledJob<Schedule> second(comm, args...);
+    ASSERT_TRUE(load(folder.path, second.ddp, second.job));
+    EXPECT_EQ(second.hash(), first.hash()) << "each group's learning rate among it";
+    second.scheduler.resume_at(second.job.numbers.at("scheduler"));
+    EXPECT_EQ(second.run(3, 6), whole.run(3, 6));
+    EXPECT_EQ(second.hash(), whole.hash());
+    EXPECT_EQ(second.scheduler.steps(), 6u);
+
+    ScheduledJob<Schedule> forgetful(comm, args...);
+    load(folder.path, forgetful.ddp, forgetful.job);
+    forgetful.run(3, 6);
+    EXPECT_NE(forgetful.hash(), whole.hash()) << "the step counts";
+  });
+}
+
+TEST(A13Resume, WithAScheduleThreeAndThreeStepsAreSixBitForBit) {
+  for (const int n : {1, 2}) {
+    check_schedule<torch::optim::StepLR>(n, 2u, 0.5);
+    check_schedule<Cosine>(n, 9u);
+  }
 }
 
 }  // namespace
