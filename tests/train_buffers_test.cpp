@@ -65,9 +65,9 @@ TEST(A6Buffers, CanBeMadeEqualBeforeAnEvaluation) {
   });
 }
 
-// Against libtorch's own batch norm in one process over the batches of all ranks, of different sizes.
-void check_sync_batch_norm(int n, bool images, torch::ScalarType type, std::optional<double> momentum,
-                           double tolerance) {
+// Against libtorch's own batch norm in one process over the batches of all ranks, of as many samples as `counts` says.
+void check_sync_batch_norm(const std::vector<std::int64_t>& counts, bool images, torch::ScalarType type,
+                           std::optional<double> momentum, double tolerance) {
   torch::manual_seed(5);
   const auto network = [&](auto norm) {
     Sequential model;
@@ -89,7 +89,7 @@ void check_sync_batch_norm(int n, bool images, torch::ScalarType type, std::opti
              : network(torch::nn::BatchNorm1d(torch::nn::BatchNorm1dOptions(4).momentum(torch_momentum)));
   reference->to(type);
   std::vector<std::int64_t> begins{0};
-  for (int rank = 0; rank < n; ++rank) begins.push_back(begins.back() + 3 + 2 * rank);
+  for (const std::int64_t count : counts) begins.push_back(begins.back() + count);
   const Samples all(begins.back(), type);
   const auto sum_loss = [](Sequential& model, const Samples& samples) {
     return torch::nn::functional::cross_entropy(
@@ -106,7 +106,7 @@ void check_sync_batch_norm(int n, bool images, torch::ScalarType type, std::opti
   }
   reference->eval();
   const auto evaluated = reference->forward(all.data).detach();
-  test::on_ranks(n, ThreadEngine::SharedMemory, [&](const Comm& comm) {
+  test::on_ranks(static_cast<int>(counts.size()), ThreadEngine::SharedMemory, [&](const Comm& comm) {
     Sequential model = network(SyncBatchNorm(SyncBatchNormOptions{.num_features = 4, .momentum = momentum}));
     model->to(type);
     {
@@ -139,12 +139,32 @@ void check_sync_batch_norm(int n, bool images, torch::ScalarType type, std::opti
   });
 }
 
+void check_sync_batch_norm(const std::vector<std::int64_t>& counts) {
+  check_sync_batch_norm(counts, false, torch::kDouble, 0.1, 1e-12);
+  check_sync_batch_norm(counts, true, torch::kDouble, std::nullopt, 1e-12);
+  check_sync_batch_norm(counts, true, torch::kFloat, 0.3, 2e-5);
+}
+
 TEST(SyncBatchNorm, IsOneProcessOverTheWholeBatch) {
-  for (const int n : {1, 2, 3}) {
-    check_sync_batch_norm(n, false, torch::kDouble, 0.1, 1e-12);
-    check_sync_batch_norm(n, true, torch::kDouble, std::nullopt, 1e-12);
-    check_sync_batch_norm(n, true, torch::kFloat, 0.3, 2e-5);
+  for (const auto& counts : std::vector<std::vector<std::int64_t>>{{3}, {3, 5}, {3, 5, 7}, {1, 6}}) {
+    check_sync_batch_norm(counts);
   }
+}
+
+TEST(SyncBatchNorm, IsThatAlsoWhereARankHasABatchOfNoSamples) {
+  for (const auto& counts : std::vector<std::vector<std::int64_t>>{{0, 5}, {4, 0, 3}, {0, 0, 2}}) {
+    check_sync_batch_norm(counts);
+  }
+}
+
+TEST(SyncBatchNorm, OfOneSampleOnAllRanksTogetherIsRefusedOnAll) {
+  expect_all_say(failures(2,
+                          [](const Comm& comm) {
+                            Sequential model(torch::nn::Linear(12, 4), SyncBatchNorm(4));
+                            DistributedDataParallel ddp(*model, comm);
+                            model->forward(torch::ones({comm.rank(), 12}));
+                          }),
+                 {"INVALID_ARGUMENT", "SyncBatchNorm: 1 value(s) a channel on all ranks together"});
 }
 
 TEST(SyncBatchNorm, BackwardIsTheDerivative) {
