@@ -36,6 +36,7 @@ struct DistributedDataParallel::State {
   void bring_to_slot(std::size_t index);
   void before_launch(const BucketPiece& piece);
   void note_not_finite(const BucketPiece& piece, Dtype sent_as, std::span<const std::byte> sent);
+  bool backward_runs() const { return end_queued && token.use_count() > 1; }
   void end_backward();
   void average();
   void finish_round();
@@ -95,8 +96,10 @@ struct DistributedDataParallel::State {
 
   // Of the backward that runs.
   bool in_backward = false;
-  bool averages = false;              // or only accumulates
-  std::weak_ptr<char> backward;       // expires when the outermost one ends, however it ends
+  bool averages = false;  // or only accumulates
+  bool end_queued = false;
+  /// What is queued for the end of the outermost backward holds this too, until that ends, however it does.
+  const std::shared_ptr<char> token = std::make_shared<char>();
   std::vector<std::size_t> arrivals;  // parameters in the order in which they first came
   std::vector<std::uint8_t> arrived;  // the same by parameter
   /// By parameter: it has come more than once in a backward, or in one inside another, and may do so again.

@@ -20,16 +20,15 @@ std::vector<std::int64_t> slot_strides(const torch::Tensor& parameter) {
 // Before a node that is inside no other: queued at a backward's first gradient, which may belong to one inside a node,
 // its end would come too early.
 void DistributedDataParallel::State::on_node() {
-  if (in_backward || !backward.expired()) return;
-  const auto token = std::make_shared<char>();
-  backward = token;
-  compat::at_end_of_backward([this, token] { end_backward(); });
+  if (in_backward || backward_runs()) return;
+  end_queued = true;
+  compat::at_end_of_backward([this, held = token] { end_backward(); });
 }
 
 // The hook of a parameter that has been given its gradient.
 void DistributedDataParallel::State::on_gradient(std::size_t index) {
   if (!in_backward) begin_backward(index);
-  else if (backward.expired()) fail_abandoned();
+  else if (!backward_runs()) fail_abandoned();
   if (!arrived[index]) require_fresh(index);
   const bool waits = may_come_again(index);
   if (averages && !waits) take_gradient(index);
@@ -140,7 +139,7 @@ void DistributedDataParallel::State::note_not_finite(const BucketPiece& piece, D
 
 // All hooks of the outermost backward have run; of one that may not be this model's.
 void DistributedDataParallel::State::end_backward() {
-  backward.reset();
+  end_queued = false;
   if (!in_backward) return;
   if (averages) finish_round();
   in_backward = false;
