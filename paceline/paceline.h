@@ -14,6 +14,7 @@
 #include "paceline/train/gradient_norm.h"
 #include "paceline/train/optimizer.h"
 #include "paceline/train/report.h"
+#include "paceline/train/scheduler.h"
 #include "paceline/train/seed.h"
 #include "paceline/train/sync_batch_norm.h"
 #include "paceline/train/uneven.h"

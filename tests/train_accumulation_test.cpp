@@ -11,9 +11,7 @@
 namespace paceline {
 namespace {
 
-using test::expect_all_say;
-using test::failures;
-using test::Samples;
+using namespace test;
 using torch::nn::Sequential;
 
 constexpr std::int64_t kBatch = 6;

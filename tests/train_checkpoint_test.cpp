@@ -1,17 +1,12 @@
 // Saving a whole job and going on from it, and what happens when the disk, the file or the model is not right.
 #include <gtest/gtest.h>
-#include <sys/resource.h>
-#include <sys/wait.h>
 
-#include <csignal>
 #include <mutex>
 #include <set>
 
-#include "paceline/train/checkpoint.h"
-#include "paceline/train/optimizer_state.h"
 #include "temporary_folder.h"
 #include "train_failures.h"
-#include "train_models.h"
+#include "train_saved_job.h"
 
 namespace paceline {
 namespace {
@@ -19,7 +14,9 @@ namespace {
 namespace fs = std::filesystem;
 using test::expect_all_say;
 using test::failures;
+using test::plain_model;
 using test::Samples;
+using test::SmallJob;
 using torch::nn::Sequential;
 
 constexpr std::size_t kBatch = 3;
@@ -63,13 +60,7 @@ struct Training {
     }
     return fed;
   }
-  std::uint64_t hash() {
-    std::vector<torch::Tensor> tensors = model->parameters();
-    for (const auto& buffer : model->buffers()) tensors.push_back(buffer);
-    const OptimizerState state = state_of(optimizer, ddp.replica().parameters);
-    for (const auto& moment : state.tensors) tensors.push_back(moment.tensor);
-    return hash_of(state.scalars, test::hash_of_tensors(tensors));
-  }
+  std::uint64_t hash() { return test::hash_of_job(*model, optimizer, ddp); }
 };
 
 // A13: three steps, save, load into a new job, three more are six, bit for bit; in one process, where the random state
@@ -119,44 +110,6 @@ TEST(A13Resume, ThreeAndThreeStepsAreSixBitForBit) {
   check_resume<torch::optim::Adagrad>(torch::optim::AdagradOptions(1e-2), 0);
   check_resume<torch::optim::RMSprop>(torch::optim::RMSpropOptions(1e-2).momentum(0.9).centered(true), 0);
 }
-
-/// Without dropout: threads share a generator.
-Sequential plain_model() {
-  return Sequential(torch::nn::Linear(12, 8), torch::nn::BatchNorm1d(8), torch::nn::Linear(8, 5));
-}
-
-struct SmallJob {
-  Sequential model;
-  DistributedDataParallel ddp;
-  Optimizer<torch::optim::Adam> optimizer;
-  DataLoader loader;
-  JobState job;
-  SmallJob(const Comm& comm, const Samples& all, Sequential with = plain_model())
-      : model(std::move(with)),
-        ddp(*model, comm, {.check_replicas_every = 1}),
-        optimizer(ddp, model->parameters(), torch::optim::AdamOptions(1e-2)),
-        loader(std::make_shared<TensorDataset>(all.data, all.target), comm, {.batch_size = kBatch, .seed = 5}),
-        job{.loaders = {&loader}} {}
-  /// At most `steps`, of one epoch; the samples that were fed, by their first number.
-  std::vector<float> run(int steps) {
-    std::vector<float> fed;
-    for (auto& batch : loader.epoch()) {
-      optimizer.zero_grad();
-      torch::nn::functional::cross_entropy(model->forward(batch.data), batch.target).backward();
-      optimizer.step();
-      for (std::int64_t i = 0; i < batch.size(); ++i) fed.push_back(batch.data[i][0].item<float>());
-      if (--steps == 0) break;
-    }
-    return fed;
-  }
-  std::uint64_t hash() {
-    std::vector<torch::Tensor> tensors = model->parameters();
-    for (const auto& buffer : model->buffers()) tensors.push_back(buffer);
-    const OptimizerState state = state_of(optimizer, ddp.replica().parameters);
-    for (const auto& moment : state.tensors) tensors.push_back(moment.tensor);
-    return hash_of(state.scalars, test::hash_of_tensors(tensors));
-  }
-};
 
 TEST(A13Resume, OfSeveralRanksEachGetsItsOwnBuffersBack) {
   for (const int n : {2, 3}) {
@@ -333,51 +286,6 @@ TEST(Save, InTheMiddleOfAccumulationIsRefusedOnAllRanks) {
     job.model->forward(all.data).sum().backward();
     EXPECT_THROW(save(folder.path, job.ddp, job.job), Error);
   });
-}
-
-// In a process of its own, whose files may not grow beyond a size, as on a disk that is full: the same error path.
-TEST(Save, ADiskThatIsFullIsAnErrorOnAllRanksAndTheLastCheckpointStays) {
-  const TemporaryFolder folder;
-  const pid_t child = ::fork();
-  ASSERT_GE(child, 0);
-  if (child == 0) {
-    std::signal(SIGXFSZ, SIG_IGN);
-    const Samples all(60);
-    int wrong = 0;
-    test::on_ranks(2, ThreadEngine::SharedMemory, [&](const Comm& comm) {
-      SmallJob job(comm, all);
-      job.run(1);
-      const fs::path good = save(folder.path, job.ddp, job.job);
-      const auto hash = job.hash();
-      comm.barrier();
-      const rlimit limit{.rlim_cur = 1000, .rlim_max = RLIM_INFINITY};
-      if (comm.rank() == 0) ::setrlimit(RLIMIT_FSIZE, &limit);
-      comm.barrier();
-      std::string message;
-      try {
-        save(folder.path, job.ddp, job.job);
-      } catch (const Error& error) {
-        message = error.what();
-      }
-      if (message.find("SYSTEM") == std::string::npos || message.find("cannot write to") == std::string::npos) ++wrong;
-      comm.barrier();
-      const rlimit none{.rlim_cur = RLIM_INFINITY, .rlim_max = RLIM_INFINITY};
-      if (comm.rank() == 0) ::setrlimit(RLIMIT_FSIZE, &none);
-      comm.barrier();
-      const auto entries = std::distance(fs::directory_iterator(folder.path), fs::directory_iterator());
-      if (entries != 1) ++wrong;
-      SmallJob again(comm, all);
-      const auto loaded = load(folder.path, again.ddp, again.job);
-      if (!loaded || loaded->path != good || again.hash() != hash) ++wrong;
-      comm.barrier();
-      save(folder.path, job.ddp, job.job);  // and the communicator lives on
-    });
-    ::_exit(wrong);
-  }
-  int status = 0;
-  ASSERT_EQ(::waitpid(child, &status, 0), child);
-  EXPECT_TRUE(WIFEXITED(status));
-  EXPECT_EQ(WEXITSTATUS(status), 0);
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 
 #include "launched_job.h"
 #include "paceline/train/seed.h"
+#include "train_failures.h"
 #include "train_models.h"
 
 namespace paceline {
@@ -43,6 +44,17 @@ TEST(TrainJob, AWorkerKilledInTheMiddleOfTrainingIsNamedByTheOthers) {
   for (const std::string& line : lines_of(job.out())) heard += line.find("rank 1 (host") != std::string::npos;
   EXPECT_EQ(heard, 2) << job.out() << job.err();
   EXPECT_TRUE(job.leaves_nothing());
+}
+
+TEST(TrainJob, ThreadsCannotHaveRandomStreamsOfTheirOwn) {
+  test::expect_all_say(
+      test::failures(2,
+                     [](const Comm& comm) {
+                       seed(comm, 1);
+                       torch::nn::Sequential model = test::mlp();
+                       DistributedDataParallel ddp(*model, comm);
+                     }),
+      {"INVALID_ARGUMENT", "ranks 0 and 1 are threads of one process, which share libtorch's one CPU generator"});
 }
 
 // ---- What workers do in the tests above. Disabled, so that they run only as workers.

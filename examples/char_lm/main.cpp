@@ -5,14 +5,13 @@
 // The mean is over characters, so any split of them over workers and backwards is one large batch.
 #include <fmt/core.h>
 
-#include <exception>
-#include <optional>
 #include <string>
 
 #include "model.h"
 #include "options.h"
 #include "paceline/paceline.h"
 #include "text.h"
+#include "worker_main.h"
 
 using namespace char_lm;
 using paceline::Comm, paceline::DataLoader;
@@ -80,16 +79,5 @@ void run(const Options& options, const Comm& comm) {
 
 int main(int argc, char** argv) {
   const Options options = parse_options(argc, argv);
-  std::optional<Comm> comm;
-  try {
-    comm = Comm::from_env();
-    run(options, *comm);
-    return 0;
-  } catch (const std::exception& error) {
-    const std::string what = error.what();
-    const auto cause = what.substr(0, what.find('\n'));  // libtorch adds a stack trace
-    if (comm) comm->abort(cause);                        // the other ranks end with this cause
-    fmt::print(stderr, "char_lm: {}\n", cause);
-    return 1;
-  }
+  return worker_main("char_lm", [&](const Comm& comm) { run(options, comm); });
 }

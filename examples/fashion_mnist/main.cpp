@@ -8,7 +8,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <exception>
 #include <optional>
 #include <span>
 #include <string>
@@ -28,6 +27,7 @@
 #include "progress.h"
 #include "schedule.h"
 #include "terminal.h"
+#include "worker_main.h"
 
 using namespace fashion_mnist;
 using paceline::Comm, paceline::DataLoader, paceline::DistributedDataParallel;
@@ -130,16 +130,5 @@ void run(const Options& options, const Comm& comm) {
 
 int main(int argc, char** argv) {
   const Options options = parse_options(argc, argv);
-  std::optional<Comm> comm;
-  try {
-    comm = Comm::from_env();
-    run(options, *comm);
-    return 0;
-  } catch (const std::exception& error) {
-    const std::string what = error.what();
-    const auto cause = what.substr(0, what.find('\n'));  // libtorch adds a stack trace
-    if (comm) comm->abort(cause);                        // the other ranks end with this cause
-    fmt::print(stderr, "fashion_mnist: {}\n", cause);
-    return 1;
-  }
+  return worker_main("fashion_mnist", [&](const Comm& comm) { run(options, comm); });
 }

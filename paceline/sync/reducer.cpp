@@ -138,7 +138,7 @@ void Reducer::mark_absent(std::size_t parameter) {
 }
 
 void Reducer::require_not_launched(std::size_t parameter) const {
-  if (buckets_[plan_.slots[parameter].bucket].launched == 0) return;
+  if (!launched(parameter)) return;
   throw Error(ErrorCode::InvalidArgument,
               fmt::format("the gradient of '{}' arrived again after it was sent off: its part of the graph was run "
                           "backward twice in one backward (activation checkpointing that re-enters autograd does this)",

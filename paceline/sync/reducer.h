@@ -76,6 +76,8 @@ class Reducer {
   /// The gradient lies in its slot. A second time in a round is harmless before the bucket's launch and InvalidArgument
   /// after it.
   void mark_ready(std::size_t parameter);
+  /// Whether (a part of) its bucket has been sent off in this round.
+  bool launched(std::size_t parameter) const { return buckets_[plan_.slots[parameter].bucket].launched > 0; }
   /// Parameters of this round that were neither stored nor marked.
   std::vector<std::size_t> absent() const;
   /// As mark_ready for one of absent(): the slot holds what this rank contributes, but its backward did not reach it.

@@ -1,23 +1,31 @@
 #pragma once
 
-#include <cstdint>
+#include <functional>
 
 #include "paceline/base/timeline.h"
 
 namespace paceline {
 
-/// Moves a timeline from Forward to Backward when autograd runs its first node on this thread. Libtorch calls a plain
-/// function there, so it finds timelines through a thread-local list. Destroy on the thread that constructed it.
+/// Sees autograd run nodes on this thread: moves a timeline from Forward to Backward at the first one, and calls
+/// `on_node` before each that does not run inside another node, as re-entrant checkpointing does. What `on_node` queues
+/// for the end of backward is called at the end of the outermost one. Libtorch calls a plain function there, so watches
+/// are found through a thread-local list. Destroy on the thread that constructed it.
 class BackwardWatch {
  public:
-  explicit BackwardWatch(Timeline& timeline);
+  BackwardWatch(Timeline& timeline, std::function<void()> on_node);
   ~BackwardWatch();
   BackwardWatch(const BackwardWatch&) = delete;
   BackwardWatch& operator=(const BackwardWatch&) = delete;
 
+  /// In a hook that runs after its node: whether its backward runs inside a node of another one.
+  static bool nested();
+
+  /// For the thread-local function.
+  void see_node(bool outermost);
+
  private:
   Timeline& timeline_;
-  std::uint64_t handle_;
+  std::function<void()> on_node_;
 };
 
 }  // namespace paceline

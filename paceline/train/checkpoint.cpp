@@ -52,14 +52,15 @@ std::vector<NamedTensor> of_rank(const DistributedDataParallel& ddp) {
 /// Writes the files of this rank; returns what the manifest says of them, as JSON.
 std::string write_files(const fs::path& part, const DistributedDataParallel& ddp) {
   json files = json::array();
-  const auto write = [&](const std::string& name, const std::vector<NamedTensor>& tensors) {
+  const auto write = [&](const std::string& name, const std::vector<NamedTensor>& tensors,
+                         const std::map<std::string, std::string>& metadata = {}) {
     std::vector<torch::Tensor> keep;
-    const WrittenFile file = write_safetensors(part / name, stored(tensors, keep));
+    const WrittenFile file = write_safetensors(part / name, stored(tensors, keep), metadata);
     files.push_back({{"name", name}, {"bytes", file.bytes}, {"crc32c", file.checksum}});
   };
   write(rank_file(ddp.comm().rank()), of_rank(ddp));
   if (ddp.comm().rank() == 0) {
-    write(kModel, of_model(ddp.replica()));
+    write(kModel, of_model(ddp.replica()), ddp.replica().aliases);  // where safetensors.torch.load_model looks for them
     for (std::size_t i = 0; i < ddp.optimizers().size(); ++i) {
       write(optimizer_file(i), state_of(*ddp.optimizers()[i], ddp.replica().parameters).tensors);
     }

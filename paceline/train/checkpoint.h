@@ -17,7 +17,8 @@ namespace paceline {
 /// states are saved without being named here.
 struct JobState {
   std::vector<DataLoader*> loaders = {};
-  /// The program's own numbers: an epoch, the best accuracy, a scheduler's step. load() fills them in.
+  /// The program's own numbers: an epoch, the best accuracy, a scheduler's step (see Scheduler<>). load() fills them
+  /// in.
   std::map<std::string, double> numbers = {};
 };
 
@@ -31,7 +32,8 @@ struct SaveOptions {
 /// state, and how many averagings there were. The last checkpoint stays as it is until this one is complete on the
 /// disk. Returns its path.
 ///
-/// Tensors are in safetensors files (Python: safetensors.torch.load_file), the rest in manifest.json. Throws the same
+/// Tensors are in safetensors files (Python: safetensors.torch.load_file), the rest in manifest.json. One that has
+/// several names (tied weights) is stored under the first; metadata say which others it has. Throws the same
 /// on all ranks, and leaves no half of a checkpoint: System naming the rank and file (disk full), InvalidArgument while
 /// gradients are accumulated. The communicator lives on. A rank that calls it alone gets a Mismatch.
 std::filesystem::path save(const std::filesystem::path& folder, DistributedDataParallel& ddp, const JobState& job = {},

@@ -161,11 +161,13 @@ DistributedDataParallel::State::State(torch::nn::Module& module, const Comm& wit
       uses_slots(comm.world_size() > 1 || options.reduction == Reduction::Weighted || options.reduce_bucket),
       reducer(comm, infos(parameters), reducer_options()),
       recorder(comm.timeline(), {.rank = comm.rank(), .threads = at::get_num_threads()}),
+      arrived(parameters.size()),
+      comes_again(parameters.size()),
       pending(parameters.size()),
       probes(parameters.size()),
       versions(parameters.size()),
       hooks(tensors(parameters), [this](std::size_t index) { on_gradient(index); }),
-      watch(comm.timeline()) {
+      watch(comm.timeline(), [this] { on_node(); }) {
   bind_slots();
   connect_batch_norms(module);
   require_generator_of_its_own();

@@ -108,7 +108,8 @@ struct UnusedParameters {
 /// parameters, so call the module as ever. Construct it after the module has its final type and place, and keep both
 /// alive together. Only one backward at a time, on the thread that constructed this. Each wrapped model communicates by
 /// itself, so several may share `comm`; ranks must run their backwards in the same order. A backward that reaches no
-/// parameter on some rank averages nothing there: call average() instead.
+/// parameter on some rank averages nothing there: call average() instead. A backward inside another one, as re-entrant
+/// checkpointing runs it, is part of that one, and what it reaches is averaged at its end.
 ///
 /// Within backward() the Errors of Comm can be thrown. A backward that ends in an exception of the user's leaves the
 /// other ranks waiting, so the next backward, the optimizer's step() or the destructor aborts the communicator.

@@ -25,8 +25,10 @@ struct DistributedDataParallel::State {
   ~State();
 
   // The gradient's way (gradient_round.cpp), in the order in which it happens.
+  void on_node();
   void on_gradient(std::size_t index);
   void begin_backward(std::size_t index);
+  bool may_come_again(std::size_t index);
   void begin_round(std::uint32_t flags);
   void keep_gradient(std::size_t index);
   void take_gradient(std::size_t index);
@@ -34,6 +36,7 @@ struct DistributedDataParallel::State {
   void bring_to_slot(std::size_t index);
   void before_launch(const BucketPiece& piece);
   void note_not_finite(const BucketPiece& piece, Dtype sent_as, std::span<const std::byte> sent);
+  bool backward_runs() const { return end_queued && token.use_count() > 1; }
   void end_backward();
   void average();
   void finish_round();
@@ -44,9 +47,9 @@ struct DistributedDataParallel::State {
 
   // What the ranks decide in a round, by what all of them said (verdict.cpp).
   void judge();
-  void judge_uneven();
+  bool judge_uneven();
   int first_active() const;
-  void judge_finite();
+  void judge_finite(bool dropped);
   void drop_gradients();
   void look_for_not_finite();
   void take_state_hash(std::uint32_t flags);
@@ -71,6 +74,7 @@ struct DistributedDataParallel::State {
   std::uint64_t require_averaged(std::uint64_t since);
   void require_fresh(std::size_t index);
   void require_no_graph(std::size_t index);
+  void require_not_sent(std::size_t index);
   void require_unchanged(std::size_t but);
   std::uint64_t probe(std::size_t index) const;
   void require_equal_passes();
@@ -92,8 +96,14 @@ struct DistributedDataParallel::State {
 
   // Of the backward that runs.
   bool in_backward = false;
-  bool averages = false;         // or only accumulates
-  std::weak_ptr<char> backward;  // expires when it ends, however it ends
+  bool averages = false;  // or only accumulates
+  bool end_queued = false;
+  /// What is queued for the end of the outermost backward holds this too, until that ends, however it does.
+  const std::shared_ptr<char> token = std::make_shared<char>();
+  std::vector<std::size_t> arrivals;  // parameters in the order in which they first came
+  std::vector<std::uint8_t> arrived;  // the same by parameter
+  /// By parameter: it has come more than once in a backward, or in one inside another, and may do so again.
+  std::vector<std::uint8_t> comes_again;
 
   // Of what has been accumulated since the last round.
   std::uint32_t passes = 0;

@@ -39,6 +39,16 @@ void DistributedDataParallel::State::require_fresh(std::size_t index) {
                   parameters[index].name, options.reduction == Reduction::Sum ? "Sum" : "Weighted"));
 }
 
+// Libtorch has added to a slot that others may have read already.
+void DistributedDataParallel::State::require_not_sent(std::size_t index) {
+  if (!uses_slots || !reducer.launched(index)) return;
+  fail(ErrorCode::InvalidArgument,
+       fmt::format("the gradient of '{}' arrived again after it was sent off: a backward inside this one (re-entrant "
+                   "checkpointing) reached the parameter, which no step before this one had done. Do it from the first "
+                   "step on",
+                   parameters[index].name));
+}
+
 // Clipping gradients of which a part is still to come gives what no single process would. Only the gradient of
 // parameter `but` has had this backward's part added.
 void DistributedDataParallel::State::require_unchanged(std::size_t but) {

@@ -17,12 +17,21 @@ std::vector<std::int64_t> slot_strides(const torch::Tensor& parameter) {
 
 }  // namespace
 
-// The hook of a parameter whose gradient is final.
+// Before a node that is inside no other: queued at a backward's first gradient, which may belong to one inside a node,
+// its end would come too early.
+void DistributedDataParallel::State::on_node() {
+  if (in_backward || backward_runs()) return;
+  end_queued = true;
+  compat::at_end_of_backward([this, held = token] { end_backward(); });
+}
+
+// The hook of a parameter that has been given its gradient.
 void DistributedDataParallel::State::on_gradient(std::size_t index) {
   if (!in_backward) begin_backward(index);
-  else if (backward.expired()) fail_abandoned();
-  require_fresh(index);
-  if (averages) take_gradient(index);
+  else if (!backward_runs()) fail_abandoned();
+  if (!arrived[index]) require_fresh(index);
+  const bool waits = may_come_again(index);
+  if (averages && !waits) take_gradient(index);
   else keep_gradient(index);
 }
 
@@ -32,16 +41,27 @@ void DistributedDataParallel::State::begin_backward(std::size_t index) {
     fail(ErrorCode::InvalidArgument,
          "backward() of a model with Reduction::Weighted needs a set_weight() of its own before it");
   }
+  on_node();  // where a program has switched off what the watch sees nodes by
   in_backward = true;
-  const auto token = std::make_shared<char>();
-  backward = token;
-  compat::at_end_of_backward([this, token] { end_backward(); });
+  arrivals.clear();
+  std::fill(arrived.begin(), arrived.end(), 0);
   ++passes;
   weight += next_weight.value_or(0);
   next_weight.reset();
   averages = no_syncs == 0 && passes >= accumulate;
   require_unchanged(index);
   if (averages) begin_round(0);
+}
+
+// A backward inside another one's node (re-entrant checkpointing) gives gradients of its own to parameters that come
+// elsewhere too, which no graph says beforehand. So these wait for the end of the outermost backward. In the first
+// round all do, as a plain use of a parameter may come before one of that kind.
+bool DistributedDataParallel::State::may_come_again(std::size_t index) {
+  if (arrived[index] || BackwardWatch::nested()) comes_again[index] = 1;
+  if (arrived[index] && averages) require_not_sent(index);
+  if (!arrived[index]) arrivals.push_back(index);
+  arrived[index] = 1;
+  return comes_again[index] || reducer.rounds() == 0;
 }
 
 void DistributedDataParallel::State::begin_round(std::uint32_t flags) {
@@ -117,8 +137,10 @@ void DistributedDataParallel::State::note_not_finite(const BucketPiece& piece, D
   }
 }
 
-// All hooks of this backward have run.
+// All hooks of the outermost backward have run; of one that may not be this model's.
 void DistributedDataParallel::State::end_backward() {
+  end_queued = false;
+  if (!in_backward) return;
   if (averages) finish_round();
   in_backward = false;
   comm.timeline().enter(averages ? Phase::Other : Phase::Forward);
@@ -132,6 +154,8 @@ void DistributedDataParallel::State::average() {
   next_weight.reset();
   begin_round(0);
   finish_round();
+  comm.timeline().enter(Phase::Other);
+  comm.timeline().set_accumulating(false);
 }
 
 void DistributedDataParallel::State::finish_round() {
@@ -160,13 +184,20 @@ void DistributedDataParallel::State::finish_round() {
   for (std::size_t index = 0; index < slots.size(); ++index) versions[index] = slots[index]._version();
 }
 
-// What an earlier backward of this step reached and this one did not.
+// What waited for the end of this backward, and what only an earlier one of this step reached. Buckets are laid out in
+// the order of the first round: those that wait go last, so that they keep nobody waiting.
 void DistributedDataParallel::State::contribute_accumulated() {
-  for (const std::size_t index : reducer.absent()) {
-    if (!pending[index] || !parameters[index].tensor.grad().defined()) continue;
+  const auto contribute = [this](std::size_t index) {
+    if (!pending[index] || !parameters[index].tensor.grad().defined()) return;
     if (uses_slots && !is_in_slot(index)) bring_to_slot(index);
     reducer.mark_ready(index);
+  };
+  if (reducer.rounds() == 0) {
+    for (const std::size_t index : arrivals) {
+      if (!comes_again[index]) contribute(index);
+    }
   }
+  for (const std::size_t index : reducer.absent()) contribute(index);
 }
 
 // One process would add nothing to this gradient, so the rank contributes what is there: what earlier steps left, or

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <concepts>
 #include <cstdint>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -30,31 +31,18 @@ void each(torch::optim::SGDParamState& s, Visit visit) {
   visit("momentum_buffer", s.momentum_buffer());
 }
 
-template <class Options, class Visit>
-void each_of_adam(Options& o, Visit visit) {
+template <class T, class... Kinds>
+concept OneOf = (std::same_as<T, Kinds> || ...);
+
+template <OneOf<torch::optim::AdamOptions, torch::optim::AdamWOptions> Options, class Visit>
+void each(Options& o, Visit visit) {
   visit("lr", o.lr()), visit("beta1", std::get<0>(o.betas())), visit("beta2", std::get<1>(o.betas()));
   visit("eps", o.eps()), visit("weight_decay", o.weight_decay()), visit("amsgrad", o.amsgrad());
 }
-template <class State, class Visit>
-void each_of_adam_state(State& s, Visit visit) {
+template <OneOf<torch::optim::AdamParamState, torch::optim::AdamWParamState> State, class Visit>
+void each(State& s, Visit visit) {
   visit("step", s.step()), visit("exp_avg", s.exp_avg()), visit("exp_avg_sq", s.exp_avg_sq());
   visit("max_exp_avg_sq", s.max_exp_avg_sq());
-}
-template <class Visit>
-void each(torch::optim::AdamOptions& o, Visit visit) {
-  each_of_adam(o, visit);
-}
-template <class Visit>
-void each(torch::optim::AdamParamState& s, Visit visit) {
-  each_of_adam_state(s, visit);
-}
-template <class Visit>
-void each(torch::optim::AdamWOptions& o, Visit visit) {
-  each_of_adam(o, visit);
-}
-template <class Visit>
-void each(torch::optim::AdamWParamState& s, Visit visit) {
-  each_of_adam_state(s, visit);
 }
 
 template <class Visit>
@@ -195,6 +183,7 @@ OptimizerState state_of(const Optimizer& constant, const std::vector<NamedTensor
         entry["parameters"].push_back(name);
         const auto found = optimizer.state().find(key_of(parameter));
         if (found == optimizer.state().end() || !found->second) continue;
+        if (scalars["state"].contains(name)) continue;  // libtorch's parameters() lists a tied one once for each name
         json& of_parameter = scalars["state"][name];
         of_parameter["tensors"] = json::array();
         each(static_cast<State&>(*found->second), ToJson{of_parameter, &result.tensors, name});

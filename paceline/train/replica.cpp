@@ -4,7 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <unordered_set>
+#include <unordered_map>
 
 #include "paceline/base/hash.h"
 
@@ -44,12 +44,13 @@ std::pair<std::string, std::string> first_difference(const std::string& a, const
 
 Replica Replica::of(const torch::nn::Module& module) {
   Replica replica;
-  std::unordered_set<const c10::TensorImpl*> seen;
+  std::unordered_map<const c10::TensorImpl*, std::string> first_names;
   const auto add = [&](std::vector<NamedTensor>& to, const auto& named_tensors) {
     for (const auto& item : named_tensors) {
-      if (item.value().defined() && seen.insert(item.value().unsafeGetTensorImpl()).second) {
-        to.push_back({item.key(), item.value()});
-      }
+      if (!item.value().defined()) continue;
+      const auto [first, added] = first_names.emplace(item.value().unsafeGetTensorImpl(), item.key());
+      if (added) to.push_back({item.key(), item.value()});
+      else replica.aliases.emplace(item.key(), first->second);
     }
   };
   add(replica.parameters, module.named_parameters());

@@ -2,6 +2,7 @@
 
 #include <torch/torch.h>
 
+#include <map>
 #include <string>
 #include <vector>
 
@@ -19,6 +20,8 @@ struct NamedTensor {
 struct Replica {
   std::vector<NamedTensor> parameters;
   std::vector<NamedTensor> buffers;
+  /// Further names of these (tied weights), with the name they stand under.
+  std::map<std::string, std::string> aliases;
 
   static Replica of(const torch::nn::Module& module);
 };

@@ -19,8 +19,8 @@ struct SyncBatchNormOptions {
 };
 
 /// Batch norm over the batches of all ranks: forward, backward and running statistics are those of one process with the
-/// whole batch, also where ranks have different numbers of samples. Takes (N, C) and (N, C, ...), and has the
-/// parameters and buffers of torch::nn::BatchNorm, under the same names.
+/// whole batch, also where ranks have different numbers of samples, and some of them none in theirs. Takes (N, C) and
+/// (N, C, ...), and has the parameters and buffers of torch::nn::BatchNorm, under the same names.
 ///
 /// Alone it is ordinary batch norm. Once a module that contains it is wrapped by DistributedDataParallel, each forward
 /// in training mode and its backward are collective: two small all-reduces and one. So all ranks need a batch in each

@@ -44,9 +44,10 @@ std::string minority(const std::vector<std::uint64_t>& of_ranks, const std::vect
 }  // namespace
 
 void DistributedDataParallel::State::judge() {
-  judge_uneven();
-  judge_finite();
+  const bool dropped = judge_uneven();
+  judge_finite(dropped);
   compare_states();
+  if (reducer.rounds() > 1) return;
   for (const auto& [a, b] : reducer.twins()) {
     recorder.add_finding(
         {.id = "same_batch",
@@ -56,7 +57,8 @@ void DistributedDataParallel::State::judge() {
   }
 }
 
-void DistributedDataParallel::State::judge_uneven() {
+/// Whether the gradients were dropped.
+bool DistributedDataParallel::State::judge_uneven() {
   const auto all = reducer.prologues();
   int ended = -1, active = -1;
   for (int rank = 0; rank < comm.world_size(); ++rank) {
@@ -64,14 +66,14 @@ void DistributedDataParallel::State::judge_uneven() {
     int& first = all[rank].flags & StepPrologue::kEnded ? ended : active;
     if (first < 0) first = rank;
   }
-  if (ended < 0) return;
+  if (ended < 0) return false;
   switch (options.uneven) {
     case Uneven::GoOn: break;
     case Uneven::Stop:
       stop_agreed = true;
       drop_gradients();
       ++skipped;
-      return;
+      return true;
     case Uneven::Raise:
       comm.fail(
           {Fault::DataEnded,
@@ -82,6 +84,7 @@ void DistributedDataParallel::State::judge_uneven() {
   }
   ended_early = true;
   last_active = active;
+  return false;
 }
 
 /// A rank that has data; 0 where none has.
@@ -92,7 +95,7 @@ int DistributedDataParallel::State::first_active() const {
   return active == all.end() ? 0 : static_cast<int>(active - all.begin());
 }
 
-void DistributedDataParallel::State::judge_finite() {
+void DistributedDataParallel::State::judge_finite(bool dropped) {
   const auto all = reducer.epilogues();
   const auto bad = std::find_if(all.begin(), all.end(), [](const StepEpilogue& e) { return e.bad_parameter != 0; });
   if (bad == all.end()) return;
@@ -109,7 +112,7 @@ void DistributedDataParallel::State::judge_finite() {
                         .severity = Severity::Error,
                         .evidence = evidence,
                         .fix = "lower the learning rate or clip gradients"});
-  if (options.not_finite != NotFinite::Skip) return;
+  if (options.not_finite != NotFinite::Skip || dropped) return;
   drop_gradients();
   ++skipped;
 }

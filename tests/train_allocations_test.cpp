@@ -1,0 +1,112 @@
+// How often a steady step of a wrapped model asks for memory on the training thread, beside the same step without.
+#include <ATen/record_function.h>
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cstdlib>
+#include <functional>
+#include <memory>
+#include <new>
+#include <vector>
+
+#include "paceline/train/torch_compat.h"
+#include "train_models.h"
+
+namespace {
+thread_local std::size_t allocations = 0;
+}
+
+// Inlined apart from each other, g++ 12 takes them for no pair.
+[[gnu::noinline]] void* operator new(std::size_t bytes) {
+  ++allocations;
+  if (void* memory = std::malloc(bytes == 0 ? 1 : bytes)) return memory;
+  throw std::bad_alloc();
+}
+[[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+
+namespace paceline {
+namespace {
+
+using test::Samples;
+using torch::nn::Sequential;
+
+constexpr int kWarmUp = 10, kSteps = 20;
+
+/// Of a step: in zero_grad(), forward, backward and the optimizer's step.
+using Counts = std::array<std::size_t, 4>;
+
+/// Of the last of many steps; each of those after the first few must ask as often.
+Counts count(Sequential& model, const std::function<void()>& zero_grad, const std::function<void()>& update) {
+  const Samples samples(8);
+  Counts counts{};
+  for (int step = 0; step < kWarmUp + kSteps; ++step) {
+    torch::Tensor loss;
+    const std::array<std::function<void()>, 4> phases{zero_grad, [&] { loss = test::loss_of(model, samples); },
+                                                      [&] { loss.backward(); }, update};
+    Counts now{};
+    for (std::size_t phase = 0; phase < phases.size(); ++phase) {
+      const std::size_t before = allocations;
+      phases[phase]();
+      now[phase] = allocations - before;
+    }
+    if (step > kWarmUp) {
+      EXPECT_EQ(now, counts) << "step " << step;
+    }
+    counts = now;
+  }
+  return counts;
+}
+
+std::unique_ptr<at::ObserverContext> see_node(const at::RecordFunction&) { return nullptr; }
+
+/// With what hooks like a wrapped model's cost in libtorch itself: it names each node that somebody sees, copies what
+/// an accumulator with a hook is given, and keeps the accumulators that somebody holds.
+Counts count_unwrapped() {
+  Sequential model = test::mlp();
+  std::vector<compat::Accumulator> held;
+  for (const auto& parameter : model->parameters()) {
+    held.push_back(compat::gradient_accumulator(parameter));
+    compat::add_post_hook(held.back(), [] {});
+  }
+  const auto handle =
+      at::addThreadLocalCallback(at::RecordFunctionCallback(&see_node).scopes({at::RecordScope::BACKWARD_FUNCTION}));
+  torch::optim::SGD optimizer(model->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
+  const auto zero_grad = [&] {
+    for (auto& group : optimizer.param_groups()) {
+      for (auto& parameter : group.params()) parameter.mutable_grad().reset();
+    }
+  };
+  const Counts counts = count(model, zero_grad, [&] { optimizer.step(); });
+  at::removeCallback(handle);
+  return counts;
+}
+
+/// Without the account, which is folded once a step.
+Counts count_wrapped(const Comm& comm, const DataParallelOptions& options) {
+  Sequential model = test::mlp();
+  DistributedDataParallel ddp(*model, comm, options);
+  ddp.comm().timeline().set_sink({});
+  Optimizer<torch::optim::SGD> optimizer(ddp, model->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
+  return count(
+      model, [&] { optimizer.zero_grad(); }, [&] { optimizer.step(); });
+}
+
+// The two that are left are libtorch's list of what is to be called at the end of backward, and the entry in it.
+TEST(Allocations, AWrappedStepMakesTwoMoreThanLibtorch) {
+  Counts wanted{};
+  test::on_ranks(1, ThreadEngine::SharedMemory, [&](const Comm&) { wanted = count_unwrapped(); });
+  EXPECT_GT(wanted[1], 0u) << "libtorch's are counted";
+  wanted[2] += 2;
+  for (const int n : {1, 2}) {
+    for (const std::size_t bucket_bytes : {512u, 1u << 20}) {
+      test::on_ranks(n, ThreadEngine::SharedMemory, [&](const Comm& comm) {
+        EXPECT_EQ(count_wrapped(comm, {.bucket_bytes = bucket_bytes}), wanted)
+            << n << " ranks, buckets of " << bucket_bytes;
+      });
+    }
+  }
+}
+
+}  // namespace
+}  // namespace paceline

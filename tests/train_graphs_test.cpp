@@ -1,0 +1,91 @@
+// Kinds of graphs: each as in one process, or refused by name.
+#include <gtest/gtest.h>
+
+#include "train_failures.h"
+#include "train_models.h"
+
+namespace paceline {
+namespace {
+
+using namespace test;
+using torch::nn::Sequential;
+
+constexpr std::int64_t kBatch = 6;
+
+TEST(Graphs, AGradientPenaltyBySecondDerivatives) {
+  const Samples all(2 * kBatch, torch::kDouble);
+  const auto penalised = [](Sequential& model, const Samples& samples) {
+    auto x = samples.data.clone().requires_grad_(true);
+    const auto out = model->forward(x).sum();
+    const auto inner = torch::autograd::grad({out}, {x}, {}, true, true)[0];
+    return inner.pow(2).sum(1).mean() + model->forward(samples.data).pow(2).mean();
+  };
+  Sequential reference = test::mlp();
+  reference->to(torch::kDouble);
+  penalised(reference, all).backward();
+  test::on_ranks(2, ThreadEngine::SharedMemory, [&](const Comm& comm) {
+    Sequential model = test::mlp();
+    model->to(torch::kDouble);
+    if (comm.rank() == 0) test::copy_parameters(*reference, *model);
+    DistributedDataParallel ddp(*model, comm);
+    penalised(model, all.part(comm.rank() * kBatch, kBatch)).backward();
+    for (std::size_t i = 0; i < model->parameters().size(); ++i) {
+      if (!reference->parameters()[i].grad().defined()) continue;
+      EXPECT_LE((model->parameters()[i].grad() - reference->parameters()[i].grad()).abs().max().item<double>(), 1e-12);
+    }
+    EXPECT_EQ(ddp.rounds(), 1u) << "the inner derivative is none of ours";
+  });
+}
+
+TEST(Graphs, BackwardThatKeepsTheGraphOfGradientsIsRefusedByName) {
+  expect_all_say(failures(2,
+                          [](const Comm& comm) {
+                            Sequential model = test::mlp();
+                            DistributedDataParallel ddp(*model, comm);
+                            test::loss_of(model, Samples(kBatch)).backward({}, true, true);
+                          }),
+                 {"INVALID_ARGUMENT", "backward(create_graph=true) reached parameter '4."});
+}
+
+TEST(Graphs, RetainedGraphsRunBackwardAgain) {
+  const Samples all(2 * kBatch);
+  Sequential reference = test::mlp();
+  (test::loss_of(reference, all) * 2).backward();
+  test::on_ranks(2, ThreadEngine::SharedMemory, [&](const Comm& comm) {
+    Sequential model = test::mlp();
+    if (comm.rank() == 0) test::copy_parameters(*reference, *model);
+    DistributedDataParallel ddp(*model, comm);
+    const auto loss = test::loss_of(model, all.part(comm.rank() * kBatch, kBatch));
+    loss.backward({}, true);
+    loss.backward();
+    EXPECT_LE(test::relative_difference(model->parameters()[0].grad(), reference->parameters()[0].grad()), 1e-6);
+  });
+}
+
+/// Squares, with a backward of its own.
+struct Square : torch::autograd::Function<Square> {
+  static torch::Tensor forward(torch::autograd::AutogradContext* context, const torch::Tensor& x) {
+    context->save_for_backward({x});
+    return x * x;
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 torch::autograd::variable_list gradients) {
+    return {2 * context->get_saved_variables()[0] * gradients[0]};
+  }
+};
+
+TEST(Graphs, CustomFunctions) {
+  const Samples all(2 * kBatch);
+  Sequential reference = test::mlp();
+  reference->forward(all.data).square().mean().backward();
+  test::on_ranks(2, ThreadEngine::SharedMemory, [&](const Comm& comm) {
+    Sequential model = test::mlp();
+    if (comm.rank() == 0) test::copy_parameters(*reference, *model);
+    DistributedDataParallel ddp(*model, comm);
+    Square::apply(model->forward(all.part(comm.rank() * kBatch, kBatch).data)).mean().backward();
+    EXPECT_LE(test::relative_difference(model->parameters()[0].grad(), reference->parameters()[0].grad()), 2e-6);
+  });
+}
+
+}  // namespace
+}  // namespace paceline
