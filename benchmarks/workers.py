@@ -35,7 +35,7 @@ class Workers:
     def __init__(self, name, count, folder):
         self.name, self.count, self.folder = name, count, folder
         self.channel = str(folder / name)
-        self.processes, self.connections, self.handles = [], [], []
+        self.processes, self.connections, self.handles, self.pids = [], [], [], []
         self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.listener.bind(self.channel)
         self.listener.listen(count)
@@ -61,6 +61,7 @@ class Workers:
                 self.connections.append(connection)
                 pid = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0]
                 self.handles.append(os.pidfd_open(pid))
+                self.pids.append(pid)
             elif any(process.poll() is not None for process in self.processes):
                 self.fail("a worker ended before it was ready")
             elif time.monotonic() > deadline:

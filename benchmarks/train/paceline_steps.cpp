@@ -20,10 +20,10 @@ using namespace paceline_benchmark;
 void run(const StepOptions& options, const paceline::Comm& comm) {
   paceline::seed(comm, 1);
   auto model = fashion_mnist::build_model(options.model);
-  paceline::DistributedDataParallel ddp(*model, comm, {.name = options.model});
+  paceline::DistributedDataParallel ddp(*model, comm, {.bucket_bytes = options.bucket_bytes, .name = options.model});
   paceline::Optimizer<torch::optim::SGD> optimizer(ddp, model->parameters(),
                                                    torch::optim::SGDOptions(0.01).momentum(0.9));
-  const auto samples = kBatches * options.batch_size * comm.world_size();
+  const auto samples = kBatches * options.batch_size;  // as many in memory as plain_steps has
   auto dataset = std::make_shared<paceline::TensorDataset>(torch::randn({samples, 1, 28, 28}),
                                                            torch::randint(10, {samples}, torch::kInt64));
   paceline::DataLoader loader(dataset, comm, {.batch_size = static_cast<std::size_t>(options.batch_size)});

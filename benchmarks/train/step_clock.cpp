@@ -14,6 +14,8 @@ StepOptions parse_step_options(int argc, char** argv, const std::string& program
   app.add_option("--batch-size", options.batch_size, "Images per step and rank")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
+  app.add_option("--bucket-bytes", options.bucket_bytes, "Of paceline: 1073741824 for all in one, after the backward")
+      ->capture_default_str();
   app.add_option("--channel", options.channel, "Unix socket that says when to run how many steps")->required();
   try {
     app.parse(argc, argv);

@@ -12,11 +12,12 @@ namespace paceline_benchmark {
 
 struct StepOptions {
   std::string model = "cnn";
-  std::int64_t batch_size = 64;  ///< Of one rank.
-  std::string channel;           ///< Unix socket (SOCK_SEQPACKET) that benchmarks/train/run listens on.
+  std::int64_t batch_size = 64;                     ///< Of one rank.
+  std::size_t bucket_bytes = std::size_t{1} << 20;  ///< Of paceline.
+  std::string channel;  ///< Unix socket (SOCK_SEQPACKET) that benchmarks/train/run listens on.
 };
 
-inline constexpr std::int64_t kBatches = 64;  ///< Different batches in memory, used in turn.
+inline constexpr std::int64_t kBatches = 64;  ///< In memory, used in turn; ranks share them out.
 
 /// Ends the program after --help (0) and bad use (64).
 StepOptions parse_step_options(int argc, char** argv, const std::string& program);

@@ -64,10 +64,10 @@ UniqueFd listen_on(const SocketAddress& address, PortRange ports, int backlog) {
     error = errno;
     if (error != EADDRINUSE) break;
   }
-  throw system_error(ports.first == 0
-                         ? fmt::format("cannot listen on {}", address.host())
-                         : fmt::format("cannot listen on {}, ports {} to {}", address.host(), ports.first, ports.last),
-                     error);
+  std::string where = address.host();
+  if (ports.first != 0) where += fmt::format(", port {}", ports.first);
+  if (ports.first != ports.last) where += fmt::format(" to {}", ports.last);
+  throw system_error(fmt::format("cannot listen on {}", where), error);
 }
 
 SocketAddress local_address(int socket) {
