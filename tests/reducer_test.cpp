@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <fstream>
 #include <new>
 
 #include "world.h"
@@ -84,6 +85,26 @@ TEST(Reducer, AccountsForEveryPieceOfALargeModel) {
     const auto* mean = reinterpret_cast<const float*>(reducer.slot(0).data);
     for (std::size_t i = 0; i < gradient.size(); ++i) ASSERT_EQ(mean[i], 0.5f);
   });
+}
+
+std::size_t resident_pages() {
+  std::size_t size = 0, resident = 0;
+  std::ifstream("/proc/self/statm") >> size >> resident;
+  return resident;
+}
+
+// A program that was written for several ranks holds no second copy of its gradients when it runs alone.
+TEST(Reducer, BucketsOfAWorldOfOneTakeNoMemory) {
+  constexpr std::size_t kFloats = std::size_t{16} << 20;
+  const std::size_t before = resident_pages();
+  Reducer reducer(Comm::solo(), {{"first", kFloats, Dtype::Float32}, {"second", kFloats, Dtype::Float32}}, {});
+  for (int step = 0; step < 2; ++step) {
+    reducer.begin();
+    reducer.mark_ready(0);
+    reducer.mark_ready(1);
+    reducer.finish();
+  }
+  EXPECT_LT(resident_pages(), before + kFloats / 4096);  // a quarter of one of them
 }
 
 // absent() is only a question: who does not ask it gets the same answer afterwards.

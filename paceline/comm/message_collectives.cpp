@@ -1,11 +1,14 @@
 #include "paceline/comm/message_collectives.h"
 
 #include <fmt/format.h>
+#include <sys/mman.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
 #include <new>
 
+#include "paceline/base/error.h"
 #include "paceline/base/kernels.h"
 #include "paceline/comm/slices.h"
 
@@ -332,8 +335,22 @@ void MessageCollectives::broadcast_slices(const Operation& operation, std::size_
   transport_.run(two_step_, patience);
 }
 
+namespace {
+
+// Pages that take memory once they are touched, which in a world of one nobody does.
+Buffer allocate_pages(std::size_t bytes) {
+  void* const data = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (data == MAP_FAILED) throw system_error(fmt::format("cannot get {} MiB of memory", bytes >> 20), errno);
+  return {static_cast<std::byte*>(data), bytes, nullptr,
+          [](void*, std::byte* memory, std::size_t size) noexcept { ::munmap(memory, size); }};
+}
+
+}  // namespace
+
 Buffer allocate_on_heap(std::size_t bytes) {
   constexpr std::align_val_t kAlignment{64};
+  constexpr std::size_t kOfPages = std::size_t{256} << 10;
+  if (bytes >= kOfPages) return allocate_pages(bytes);
   auto* data = static_cast<std::byte*>(::operator new(std::max<std::size_t>(bytes, 1), kAlignment));
   std::fill_n(data, bytes, std::byte{0});
   return {data, bytes, nullptr,

@@ -271,6 +271,7 @@ std::size_t Reducer::parameter_at(std::size_t bucket, std::size_t offset) const 
 
 // Once, before anything depends on the places of slots: in rank 0's order of arrival.
 bool Reducer::rebuild() {
+  if (comm_.world_size() == 1) return false;  // nobody waits for a bucket
   std::vector<std::int64_t> order(arrival_order_.begin(), arrival_order_.end());
   comm_.broadcast<std::int64_t>(order, 0);
   std::vector<std::size_t> new_order(order.begin(), order.end());
