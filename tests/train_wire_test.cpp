@@ -1,6 +1,7 @@
 // Other ways for gradients to travel, and a program's hooks.
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <vector>
 
 #include "train_failures.h"
@@ -44,6 +45,32 @@ TEST(Wire, SixteenBitsRoundOnEachRankAndOnce) {
       });
     }
   }
+}
+
+TEST(A9Codecs, SixteenBitsEndWithinAPercentOfTheLossAndKeepReplicasEqual) {
+  const Samples all(3 * kBatch);
+  const auto trained = [&](Wire wire) {
+    double loss = 0;
+    torch::manual_seed(3);
+    Sequential start = test::mlp();
+    test::on_ranks(3, ThreadEngine::SharedMemory, [&](const Comm& comm) {
+      Sequential model = test::mlp();
+      test::copy_parameters(*start, *model);
+      DistributedDataParallel ddp(*model, comm, {.wire = wire});
+      Optimizer<torch::optim::SGD> optimizer(ddp, model->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
+      for (int step = 0; step < 60; ++step) {
+        optimizer.zero_grad();
+        test::loss_of(model, all.part(comm.rank() * kBatch, kBatch)).backward();
+        optimizer.step();
+      }
+      EXPECT_TRUE(test::same_on_all_ranks(comm, test::hash_of_tensors(model->parameters())));
+      if (comm.rank() == 0) loss = test::loss_of(model, all).item<double>();
+    });
+    return loss;
+  };
+  const double as_it_is = trained(Wire::AsIs);
+  EXPECT_LT(as_it_is, 0.5 * std::log(5.0)) << "has hardly learned";
+  for (const Wire wire : {Wire::Float16, Wire::BFloat16}) EXPECT_NEAR(trained(wire), as_it_is, 0.01 * as_it_is);
 }
 
 TEST(Wire, WhatAFloat16CannotHoldIsNotFinite) {
