@@ -1,5 +1,5 @@
-// What a frame's header costs a rank: making one and reading one, without a payload. An all-reduce of 64 KiB between two
-// ranks over TCP has three each way: a call, and two segments of 32 KiB.
+// What a frame's header costs a rank: making one and reading one, without a payload. An all-reduce of 64 KiB between
+// two ranks over TCP has three each way: a call, and two segments of 32 KiB.
 #include <fmt/format.h>
 
 #include <algorithm>

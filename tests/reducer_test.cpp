@@ -3,27 +3,15 @@
 
 #include <gtest/gtest.h>
 
-#include <cstdlib>
 #include <fstream>
-#include <new>
 
+#include "counted_allocations.h"
 #include "world.h"
-
-namespace {
-thread_local std::size_t allocations = 0;
-}
-
-// Inlined apart from each other, g++ 12 takes them for no pair.
-[[gnu::noinline]] void* operator new(std::size_t bytes) {
-  ++allocations;
-  if (void* memory = std::malloc(bytes == 0 ? 1 : bytes)) return memory;
-  throw std::bad_alloc();
-}
-[[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
-[[gnu::noinline]] void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
 
 namespace paceline {
 namespace {
+
+using test::allocations;
 
 // The third step and those after it, with parameters of all kinds: several in a bucket, alone, in pieces, absent.
 TEST(Reducer, ASteadyStepAllocatesNothing) {

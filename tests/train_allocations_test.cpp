@@ -3,31 +3,18 @@
 #include <gtest/gtest.h>
 
 #include <array>
-#include <cstdlib>
 #include <functional>
 #include <memory>
-#include <new>
 #include <vector>
 
+#include "counted_allocations.h"
 #include "paceline/train/torch_compat.h"
 #include "train_models.h"
-
-namespace {
-thread_local std::size_t allocations = 0;
-}
-
-// Inlined apart from each other, g++ 12 takes them for no pair.
-[[gnu::noinline]] void* operator new(std::size_t bytes) {
-  ++allocations;
-  if (void* memory = std::malloc(bytes == 0 ? 1 : bytes)) return memory;
-  throw std::bad_alloc();
-}
-[[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
-[[gnu::noinline]] void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
 
 namespace paceline {
 namespace {
 
+using test::allocations;
 using test::Samples;
 using torch::nn::Sequential;
 
