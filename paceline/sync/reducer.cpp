@@ -156,7 +156,8 @@ void Reducer::arrive(std::size_t parameter) {
 void Reducer::launch_ready_buckets() {
   const std::size_t before = next_bucket_;
   while (next_bucket_ < buckets_.size() && buckets_[next_bucket_].missing == 0) {
-    if (round_ == 0 && next_bucket_ == 0) gradient_hash_ = hash_unless_zero(*buckets_[0].memory);
+    if (round_ == 0 && next_bucket_ == 0 && comm_.world_size() > 1)
+      gradient_hash_ = hash_unless_zero(*buckets_[0].memory);
     launch(next_bucket_, plan_.buckets[next_bucket_].bytes);
     ++next_bucket_;
   }
