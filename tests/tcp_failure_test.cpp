@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <barrier>
 #include <cstring>
 #include <functional>
 #include <thread>
@@ -29,15 +30,30 @@ struct Outcome {
   std::string message = {};
 };
 
-/// Runs `body` on threads that meet in `store` over TCP; what each of them threw.
+/// What `make` gives, once all have come this far; without those whose `make` throws.
+Comm join(const std::function<Comm()>& make, std::barrier<>& met) {
+  try {
+    Comm comm = make();
+    met.arrive_and_wait();
+    return comm;
+  } catch (...) {
+    met.arrive_and_drop();
+    throw;
+  }
+}
+
+/// Runs `body` on threads that meet in `store` over TCP, once all have met: who has not hears of a failure in other
+/// words. What each of them threw.
 std::vector<Outcome> run_over_tcp(int n, const std::shared_ptr<Store>& store, const TcpOptions& tcp,
                                   Nanoseconds timeout, const std::function<void(const Comm&)>& body) {
   std::vector<Outcome> outcomes(static_cast<std::size_t>(n));
   std::vector<std::thread> threads;
+  std::barrier met(n);
   for (int rank = 0; rank < n; ++rank) {
     threads.emplace_back([&, rank] {
       try {
-        body(Comm::over_tcp(store, "world", rank, n, tcp, {.timeout = timeout}));
+        const Comm comm = join([&] { return Comm::over_tcp(store, "world", rank, n, tcp, {.timeout = timeout}); }, met);
+        body(comm);
       } catch (const Error& error) {
         outcomes[static_cast<std::size_t>(rank)] = {error.fault(), error.message()};
       }
