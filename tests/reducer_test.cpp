@@ -106,6 +106,44 @@ TEST(Reducer, BucketsOfAWorldOfOneTakeNoMemory) {
   }
 }
 
+// What lies alone in a bucket stays there in the order of arrival; a slot that is renewed is another one, and averages.
+TEST(Reducer, SlotsOfOwnBucketsStayAndCanBeRenewed) {
+  test::on_ranks(2, ThreadEngine::SharedMemory, [](const Comm& comm) {
+    const std::vector<std::size_t> counts{3, 5000, 4, 6000};
+    std::vector<ParameterInfo> parameters;
+    for (const std::size_t count : counts) parameters.push_back({"p", count, Dtype::Float32});
+    Reducer reducer(comm, parameters, {.bucket_bytes = 4096});
+    const auto fill = [&](std::size_t i) {
+      std::fill_n(reinterpret_cast<float*>(reducer.slot(i).data), counts[i], static_cast<float>(comm.rank()));
+    };
+    std::vector<const std::byte*> before;
+    for (std::size_t i = 0; i < counts.size(); ++i) before.push_back(reducer.slot(i).data);
+    for (int step = 0; step < 3; ++step) {
+      if (step == 2) {
+        const Reducer::SlotMemory old = reducer.slot(3);
+        reducer.renew(3);
+        EXPECT_NE(reducer.slot(3).data, old.data);
+        EXPECT_EQ(reinterpret_cast<const float*>(old.data)[0], 0.5f) << "whoever holds it finds it as it was";
+      }
+      reducer.begin();
+      for (const std::size_t i : {std::size_t{1}, std::size_t{3}, std::size_t{0}, std::size_t{2}}) {
+        fill(i);
+        reducer.mark_ready(i);
+      }
+      reducer.finish();
+      for (std::size_t i = 0; i < counts.size(); ++i) {
+        EXPECT_EQ(reinterpret_cast<const float*>(reducer.slot(i).data)[counts[i] - 1], 0.5f) << i << " in " << step;
+      }
+      if (step > 1) continue;
+      for (const std::size_t i : {std::size_t{1}, std::size_t{3}}) {
+        EXPECT_TRUE(reducer.alone(i));
+        EXPECT_EQ(reducer.slot(i).data, before[i]) << i;
+      }
+      EXPECT_FALSE(reducer.alone(0));
+    }
+  });
+}
+
 // absent() is only a question: who does not ask it gets the same answer afterwards.
 TEST(Reducer, KnowsWhatWasMarkedAbsentOnAllRanks) {
   test::on_ranks(2, ThreadEngine::SharedMemory, [](const Comm& comm) {

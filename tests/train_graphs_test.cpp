@@ -87,5 +87,44 @@ TEST(Graphs, CustomFunctions) {
   });
 }
 
+/// Adds up its arguments, and in backward gives the second one nothing where it is told so.
+struct AddSometimes : torch::autograd::Function<AddSometimes> {
+  static torch::Tensor forward(torch::autograd::AutogradContext* context, const torch::Tensor& x,
+                               const torch::Tensor& y, bool nothing) {
+    context->saved_data["nothing"] = nothing;
+    return x + y;
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 torch::autograd::variable_list gradients) {
+    const bool nothing = context->saved_data["nothing"].toBool();
+    return {gradients[0], nothing ? torch::Tensor() : gradients[0], torch::Tensor()};
+  }
+};
+
+struct AddsImpl : torch::nn::Module {
+  torch::Tensor x = register_parameter("x", torch::ones({3}));
+  torch::Tensor y = register_parameter("y", torch::ones({3}));
+};
+TORCH_MODULE(Adds);
+
+// As if the backward had not reached the parameter.
+TEST(Graphs, ACustomFunctionThatGivesNoGradient) {
+  test::on_ranks(2, ThreadEngine::SharedMemory, [&](const Comm& comm) {
+    Adds model;
+    DistributedDataParallel ddp(*model, comm);
+    Optimizer<torch::optim::SGD> optimizer(ddp, model->parameters(), torch::optim::SGDOptions(0));
+    for (int step = 0; step < 6; ++step) {
+      const int nothing_on = step % 3;  // rank 0, rank 1, all
+      optimizer.zero_grad();
+      AddSometimes::apply(model->x, model->y, nothing_on == 2 || nothing_on == comm.rank()).sum().backward();
+      EXPECT_TRUE(torch::equal(model->x.grad(), torch::ones({3}))) << step;
+      ASSERT_EQ(model->y.grad().defined(), nothing_on != 2) << step;
+      if (nothing_on != 2) {
+        EXPECT_TRUE(torch::equal(model->y.grad(), torch::full({3}, 0.5))) << step;
+      }
+    }
+  });
+}
+
 }  // namespace
 }  // namespace paceline

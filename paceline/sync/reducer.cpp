@@ -41,23 +41,29 @@ Reducer::Reducer(Comm comm, std::vector<ParameterInfo> parameters, ReducerOption
   std::vector<std::size_t> order(parameters_.size());
   std::iota(order.rbegin(), order.rend(), std::size_t{0});
   lay_out(order);
+  for (std::size_t b = 0; b < buckets_.size(); ++b) buckets_[b].memory = memory_for(b);
 }
 
+// Buckets without memory.
 void Reducer::lay_out(std::span<const std::size_t> order) {
   plan_ = plan_buckets(parameters_, order, options_.bucket_bytes);
   buckets_.clear();
-  for (std::size_t b = 0; b < plan_.buckets.size(); ++b) {
-    Bucket bucket;
-    bucket.memory = std::make_shared<Buffer>(comm_.allocate(plan_.buckets[b].bytes));
-    bucket.label = fmt::format("bucket {}", b);
-    buckets_.push_back(std::move(bucket));
-  }
+  for (std::size_t b = 0; b < plan_.buckets.size(); ++b) buckets_.push_back({.label = fmt::format("bucket {}", b)});
+}
+
+std::shared_ptr<Buffer> Reducer::memory_for(std::size_t bucket) const {
+  return std::make_shared<Buffer>(comm_.allocate(plan_.buckets[bucket].bytes));
 }
 
 Reducer::SlotMemory Reducer::slot(std::size_t parameter) const {
   const BucketPlan::Slot& slot = plan_.slots[parameter];
   const auto& memory = buckets_[slot.bucket].memory;
   return {memory->data() + slot.offset, memory};
+}
+
+void Reducer::renew(std::size_t parameter) {
+  const std::size_t bucket = plan_.slots[parameter].bucket;
+  buckets_[bucket].memory = memory_for(bucket);
 }
 
 void Reducer::begin(const RoundCall& call) {
@@ -281,9 +287,18 @@ bool Reducer::rebuild() {
   const BucketPlan old_plan = std::move(plan_);
   const std::vector<Bucket> old = std::move(buckets_);
   lay_out(new_order);
-  for (std::size_t parameter = 0; parameter < parameters_.size(); ++parameter) {
-    const BucketPlan::Slot& from = old_plan.slots[parameter];
-    copy_bytes(slot(parameter).data, old[from.bucket].memory->data() + from.offset, parameters_[parameter].bytes());
+  for (std::size_t b = 0; b < buckets_.size(); ++b) {
+    const auto& parameters = plan_.buckets[b].parameters;
+    const std::size_t before = old_plan.slots[parameters.front()].bucket;
+    if (parameters.size() == 1 && old_plan.buckets[before].parameters.size() == 1) {
+      buckets_[b].memory = old[before].memory;
+      continue;
+    }
+    buckets_[b].memory = memory_for(b);
+    for (const std::size_t parameter : parameters) {
+      const BucketPlan::Slot& from = old_plan.slots[parameter];
+      copy_bytes(slot(parameter).data, old[from.bucket].memory->data() + from.offset, parameters_[parameter].bytes());
+    }
   }
   return true;
 }

@@ -58,12 +58,19 @@ class Reducer {
   /// Collective. Starts with reverse registration order as the expected order of arrival.
   Reducer(Comm comm, std::vector<ParameterInfo> parameters, ReducerOptions options);
 
-  /// Where a parameter's gradient lies, and what keeps that memory. Moves once, in the finish() of the first round.
+  /// Where a parameter's gradient lies, and what keeps that memory. Moves once, in the finish() of the first round, and
+  /// by renew().
   struct SlotMemory {
     std::byte* data;
     std::shared_ptr<const Buffer> owner;
   };
   SlotMemory slot(std::size_t parameter) const;
+  /// Whether it has a bucket of its own.
+  bool alone(std::size_t parameter) const {
+    return plan_.buckets[plan_.slots[parameter].bucket].parameters.size() == 1;
+  }
+  /// Gives one that is alone() and not launched another slot, and leaves the old memory to whoever holds it.
+  void renew(std::size_t parameter);
 
   void begin(const RoundCall& call = {});
   /// Waits until all ranks have begun this round; what they said. Throws Mismatch if they are not at the same step.
@@ -103,15 +110,16 @@ class Reducer {
 
  private:
   struct Bucket {
-    std::shared_ptr<Buffer> memory;
+    std::shared_ptr<Buffer> memory = nullptr;
     std::string label;
-    std::size_t missing = 0;                               // parameters not ready in this round
-    std::size_t launched = 0;                              // bytes whose operations were started
-    std::function<void()> complete;                        // of ReducerOptions::reduce_bucket
-    std::vector<std::pair<Comm::Work, std::size_t>> work;  // with bytes
+    std::size_t missing = 0;                                    // parameters not ready in this round
+    std::size_t launched = 0;                                   // bytes whose operations were started
+    std::function<void()> complete = {};                        // of ReducerOptions::reduce_bucket
+    std::vector<std::pair<Comm::Work, std::size_t>> work = {};  // with bytes
   };
 
   void lay_out(std::span<const std::size_t> order);
+  std::shared_ptr<Buffer> memory_for(std::size_t bucket) const;
   void arrive(std::size_t parameter);
   void launch_ready_buckets();
   void launch(std::size_t bucket, std::size_t up_to);

@@ -42,7 +42,7 @@ BackwardWatch::~BackwardWatch() {
   if (of_thread.watches.empty()) at::removeCallback(of_thread.handle);
 }
 
-bool BackwardWatch::nested() { return of_thread.nodes > 0; }
+bool BackwardWatch::inside_node() { return of_thread.nodes > 0; }
 
 void BackwardWatch::see_node(bool outermost) {
   if (timeline_.phase() == Phase::Forward) timeline_.enter(Phase::Backward);

@@ -17,8 +17,9 @@ class BackwardWatch {
   BackwardWatch(const BackwardWatch&) = delete;
   BackwardWatch& operator=(const BackwardWatch&) = delete;
 
-  /// In a hook that runs after its node: whether its backward runs inside a node of another one.
-  static bool nested();
+  /// Whether a node runs now. In a hook, which comes after its own node: whether its backward runs inside one of
+  /// another.
+  static bool inside_node();
 
   /// For the thread-local function.
   void see_node(bool outermost);

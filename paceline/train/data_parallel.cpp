@@ -166,9 +166,10 @@ DistributedDataParallel::State::State(torch::nn::Module& module, const Comm& wit
       pending(parameters.size()),
       probes(parameters.size()),
       versions(parameters.size()),
-      hooks(tensors(parameters), [this](std::size_t index) { on_gradient(index); }),
+      hooks(tensors(parameters), [this](std::size_t index, const torch::Tensor& given) { on_gradient(index, given); }),
       watch(comm.timeline(), [this] { on_node(); }) {
   bind_slots();
+  if (uses_slots) lender.emplace([this](std::size_t bytes) { return lend(bytes); });
   connect_batch_norms(module);
   require_generator_of_its_own();
   // From here on each rank draws its own dropout and augmentation.

@@ -14,6 +14,7 @@
 #include "paceline/train/backward_watch.h"
 #include "paceline/train/data_parallel.h"
 #include "paceline/train/gradient_hooks.h"
+#include "paceline/train/memory_lender.h"
 #include "paceline/train/replica.h"
 #include "paceline/train/sync_batch_norm.h"
 
@@ -26,13 +27,16 @@ struct DistributedDataParallel::State {
 
   // The gradient's way (gradient_round.cpp), in the order in which it happens.
   void on_node();
-  void on_gradient(std::size_t index);
+  void on_gradient(std::size_t index, const torch::Tensor& given);
   void begin_backward(std::size_t index);
   bool may_come_again(std::size_t index);
   void begin_round(std::uint32_t flags);
   void keep_gradient(std::size_t index);
   void take_gradient(std::size_t index);
   bool is_in_slot(std::size_t index) const;
+  void recognize_slot(std::size_t index, const torch::Tensor& given);
+  std::shared_ptr<std::byte> lend(std::size_t bytes);
+  void reclaim_slot(std::size_t index);
   void bring_to_slot(std::size_t index);
   void before_launch(const BucketPiece& piece);
   void note_not_finite(const BucketPiece& piece, Dtype sent_as, std::span<const std::byte> sent);
@@ -42,6 +46,7 @@ struct DistributedDataParallel::State {
   void finish_round();
   void contribute_accumulated();
   void contribute_absent(std::size_t index);
+  void bind_slot(std::size_t index);
   void bind_slots();
   void move_gradients();
 
@@ -92,6 +97,10 @@ struct DistributedDataParallel::State {
   const bool uses_slots;
   Reducer reducer;
   std::vector<torch::Tensor> slots;  // what grad() is, by parameter
+  /// By parameter: the memory of its slot, for libtorch to compute the gradient in, if it has a bucket of its own. Held
+  /// by others too as long as it is lent.
+  std::vector<std::shared_ptr<std::byte>> lendable;
+  std::vector<std::pair<std::size_t, std::size_t>> lending_order;  // bytes and index of these, as they are expected
   Recorder recorder;
 
   // Of the backward that runs.
@@ -143,6 +152,7 @@ struct DistributedDataParallel::State {
 
   GradientHooks hooks;
   BackwardWatch watch;
+  std::optional<MemoryLender> lender;
 };
 
 }  // namespace paceline

@@ -3,10 +3,12 @@
 namespace paceline {
 
 GradientHooks::GradientHooks(const std::vector<torch::Tensor>& parameters,
-                             const std::function<void(std::size_t)>& on_gradient) {
+                             const std::function<void(std::size_t, const torch::Tensor&)>& on_gradient) {
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     const auto accumulator = compat::gradient_accumulator(parameters[i]);
-    hooks_.push_back({accumulator, compat::add_post_hook(accumulator, [on_gradient, i] { on_gradient(i); })});
+    hooks_.push_back({accumulator, compat::add_post_hook(accumulator, [on_gradient, i](const torch::Tensor& given) {
+                        on_gradient(i, given);
+                      })});
   }
 }
 

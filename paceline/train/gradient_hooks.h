@@ -8,11 +8,13 @@
 
 namespace paceline {
 
-/// Calls `on_gradient(i)` whenever autograd has finished the gradient of parameter i. The hooks live on the parameters
+/// Calls `on_gradient(i, given)` whenever autograd has finished the gradient of parameter i; `given` is what was added
+/// to it last. The hooks live on the parameters
 /// themselves, so it does not matter how the module is called.
 class GradientHooks {
  public:
-  GradientHooks(const std::vector<torch::Tensor>& parameters, const std::function<void(std::size_t)>& on_gradient);
+  GradientHooks(const std::vector<torch::Tensor>& parameters,
+                const std::function<void(std::size_t, const torch::Tensor&)>& on_gradient);
   ~GradientHooks();
   GradientHooks(const GradientHooks&) = delete;
   GradientHooks& operator=(const GradientHooks&) = delete;

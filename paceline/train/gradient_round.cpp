@@ -1,5 +1,6 @@
 // A gradient's way between libtorch's hooks and the reducer.
 #include <algorithm>
+#include <atomic>
 
 #include "paceline/base/finite.h"
 #include "paceline/train/data_parallel_state.h"
@@ -26,10 +27,12 @@ void DistributedDataParallel::State::on_node() {
 }
 
 // The hook of a parameter that has been given its gradient.
-void DistributedDataParallel::State::on_gradient(std::size_t index) {
+void DistributedDataParallel::State::on_gradient(std::size_t index, const torch::Tensor& given) {
   if (!in_backward) begin_backward(index);
   else if (!backward_runs()) fail_abandoned();
+  if (!given.defined()) return;  // a function that gave none; as if backward had not reached the parameter
   if (!arrived[index]) require_fresh(index);
+  if (uses_slots) recognize_slot(index, given);
   const bool waits = may_come_again(index);
   if (averages && !waits) take_gradient(index);
   else keep_gradient(index);
@@ -57,7 +60,7 @@ void DistributedDataParallel::State::begin_backward(std::size_t index) {
 // elsewhere too, which no graph says beforehand. So these wait for the end of the outermost backward. In the first
 // round all do, as a plain use of a parameter may come before one of that kind.
 bool DistributedDataParallel::State::may_come_again(std::size_t index) {
-  if (arrived[index] || BackwardWatch::nested()) comes_again[index] = 1;
+  if (arrived[index] || BackwardWatch::inside_node()) comes_again[index] = 1;
   if (arrived[index] && averages) require_not_sent(index);
   if (!arrived[index]) arrivals.push_back(index);
   arrived[index] = 1;
@@ -88,7 +91,7 @@ void DistributedDataParallel::State::keep_gradient(std::size_t index) {
   probes[index] = probe(index);
 }
 
-// A gradient that was accumulated in place lies in its slot already; a fresh one is brought there.
+// A gradient that was accumulated in place, or computed there, lies in its slot already; any other is brought there.
 void DistributedDataParallel::State::take_gradient(std::size_t index) {
   torch::Tensor& gradient = parameters[index].tensor.mutable_grad();
   const torch::Tensor& slot = slots[index];
@@ -96,6 +99,7 @@ void DistributedDataParallel::State::take_gradient(std::size_t index) {
   require_no_graph(index);
   if (gradient.layout() == torch::kStrided && gradient.strides() == slot.strides() &&
       gradient.scalar_type() == slot.scalar_type()) {
+    reclaim_slot(index);
     reducer.store(index, static_cast<const std::byte*>(gradient.data_ptr()));
     gradient = slot;
   } else {
@@ -109,11 +113,43 @@ bool DistributedDataParallel::State::is_in_slot(std::size_t index) const {
   return gradient.layout() == torch::kStrided && gradient.is_alias_of(slots[index]);
 }
 
+// A gradient whose node was lent the slot's memory lies there already, and grad() becomes the slot's tensor. If other
+// tensors share its storage it stays apart, to be copied: they may be gradients that are yet to come.
+void DistributedDataParallel::State::recognize_slot(std::size_t index, const torch::Tensor& given) {
+  torch::Tensor& gradient = parameters[index].tensor.mutable_grad();
+  const torch::Tensor& slot = slots[index];
+  if (!lendable[index] || gradient.layout() != torch::kStrided || gradient.data_ptr() != slot.data_ptr()) return;
+  if (is_in_slot(index) || gradient.strides() != slot.strides() || gradient.scalar_type() != slot.scalar_type()) return;
+  if (!gradient.requires_grad() && compat::is_only_use(gradient, given)) gradient = slot;
+}
+
+// What a node asks for by its size may become the gradient of a parameter of that size: of the first that is still to
+// come. If it becomes something else, reclaim_slot() sees that.
+std::shared_ptr<std::byte> DistributedDataParallel::State::lend(std::size_t bytes) {
+  for (const auto& [size, index] : lending_order) {
+    if (size != bytes || !lendable[index] || lendable[index].use_count() > 1) continue;
+    if ((in_backward && arrived[index]) || parameters[index].tensor.grad().defined()) continue;
+    std::atomic_thread_fence(std::memory_order_acquire);  // what its last user did, perhaps on another thread
+    return lendable[index];
+  }
+  return nullptr;
+}
+
+// Before something is written to the slot of a gradient that was not computed there. If another tensor was and still
+// lives, it keeps that memory. It might do so in each step, so nothing is lent for this parameter any more.
+void DistributedDataParallel::State::reclaim_slot(std::size_t index) {
+  if (!lendable[index] || lendable[index].use_count() == 1) return;
+  lendable[index] = nullptr;
+  reducer.renew(index);
+  bind_slot(index);
+}
+
 // Of any layout. A sparse gradient becomes a dense one: its places differ by rank.
 void DistributedDataParallel::State::bring_to_slot(std::size_t index) {
   require_no_graph(index);
   const torch::NoGradGuard no_grad;
   torch::Tensor& gradient = parameters[index].tensor.mutable_grad();
+  reclaim_slot(index);
   if (gradient.layout() == torch::kStrided) slots[index].copy_(gradient);
   else slots[index].zero_().add_(gradient);
   gradient = slots[index];
@@ -207,22 +243,42 @@ void DistributedDataParallel::State::contribute_absent(std::size_t index) {
   if (!hooks.still_watches(index, parameter.tensor)) fail_changed(parameter.name);
   const torch::Tensor& gradient = parameter.tensor.grad();
   if (uses_slots) {
-    if (!gradient.defined()) slots[index].zero_();
-    else if (!is_in_slot(index)) bring_to_slot(index);
+    if (!gradient.defined()) {
+      reclaim_slot(index);
+      slots[index].zero_();
+    } else if (!is_in_slot(index)) {
+      bring_to_slot(index);
+    }
     absent.emplace_back(index, gradient.defined() ? slots[index].clone() : torch::Tensor());
   }
   reducer.mark_absent(index);
 }
 
+void DistributedDataParallel::State::bind_slot(std::size_t index) {
+  const torch::Tensor& parameter = parameters[index].tensor;
+  const Reducer::SlotMemory memory = reducer.slot(index);
+  // Not a view of the bucket: libtorch's zero_grad() detaches in place, which views refuse.
+  slots[index] = torch::from_blob(
+      memory.data, parameter.sizes(), slot_strides(parameter), [owner = memory.owner](void*) {},
+      parameter.options().requires_grad(false));
+}
+
 void DistributedDataParallel::State::bind_slots() {
-  slots.clear();
-  for (std::size_t index = 0; index < parameters.size(); ++index) {
-    const torch::Tensor& parameter = parameters[index].tensor;
-    const Reducer::SlotMemory memory = reducer.slot(index);
-    // Not a view of the bucket: libtorch's zero_grad() detaches in place, which views refuse.
-    slots.push_back(torch::from_blob(
-        memory.data, parameter.sizes(), slot_strides(parameter), [owner = memory.owner](void*) {},
-        parameter.options().requires_grad(false)));
+  slots.resize(parameters.size());
+  lendable.resize(parameters.size());
+  lending_order.clear();
+  for (const BucketPlan::Bucket& bucket : reducer.plan().buckets) {
+    for (const std::size_t index : bucket.parameters) {
+      bind_slot(index);
+      const Reducer::SlotMemory memory = reducer.slot(index);
+      if (!reducer.alone(index)) {
+        lendable[index] = nullptr;
+        continue;
+      }
+      // Memory that stayed may be lent still.
+      if (lendable[index].get() != memory.data) lendable[index] = {memory.data, [owner = memory.owner](std::byte*) {}};
+      lending_order.emplace_back(slots[index].nbytes(), index);
+    }
   }
 }
 

@@ -11,6 +11,8 @@
 #include <type_traits>
 #include <utility>
 
+#include "paceline/train/torch_compat.h"
+
 namespace paceline {
 namespace {
 
@@ -137,8 +139,6 @@ const std::string& name_of(const torch::Tensor& parameter, const std::vector<Nam
   return found->name;
 }
 
-std::string key_of(const torch::Tensor& parameter) { return c10::guts::to_string(parameter.unsafeGetTensorImpl()); }
-
 /// The model's parameter of this shape under this name; where a tensor of the state must fit.
 void require_fits(const NamedTensor& moment, const std::string& parameter, const std::vector<NamedTensor>& names) {
   const auto found =
@@ -181,7 +181,7 @@ OptimizerState state_of(const Optimizer& constant, const std::vector<NamedTensor
       for (const auto& parameter : group.params()) {
         const std::string& name = name_of(parameter, names);
         entry["parameters"].push_back(name);
-        const auto found = optimizer.state().find(key_of(parameter));
+        const auto found = optimizer.state().find(compat::state_key(parameter));
         if (found == optimizer.state().end() || !found->second) continue;
         if (scalars["state"].contains(name)) continue;  // libtorch's parameters() lists a tied one once for each name
         json& of_parameter = scalars["state"][name];
@@ -203,7 +203,7 @@ std::function<void()> prepared_state(Optimizer& optimizer, const std::vector<Nam
                                      const OptimizerState& state) {
   const torch::NoGradGuard no_grad;
   struct Prepared {
-    std::vector<std::pair<std::string, std::unique_ptr<OptimizerParamState>>> states;
+    std::vector<std::pair<compat::StateKey, std::unique_ptr<OptimizerParamState>>> states;
     std::vector<std::unique_ptr<OptimizerOptions>> options;
   };
   const auto prepared = std::make_shared<Prepared>();
@@ -236,7 +236,7 @@ std::function<void()> prepared_state(Optimizer& optimizer, const std::vector<Nam
           }
           auto made = std::make_unique<State>();
           each(*made, FromJson{saved, &state.tensors, name});
-          prepared->states.emplace_back(key_of(parameter), std::move(made));
+          prepared->states.emplace_back(compat::state_key(parameter), std::move(made));
         }
       });
     }

@@ -1,0 +1,82 @@
+#include "paceline/train/memory_lender.h"
+
+#include <algorithm>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "paceline/train/backward_watch.h"
+#include "paceline/train/torch_compat.h"
+
+namespace paceline {
+namespace {
+
+thread_local std::vector<const MemoryLender*> lenders_of_thread;
+
+/// In front of libtorch's allocator. What is lent is known by its address, so that a deleter needs nothing else, as
+/// libtorch's raw_allocate() demands.
+class LendingAllocator final : public compat::Allocator {
+ public:
+  explicit LendingAllocator(at::Allocator* behind) : behind_(behind) {}
+
+  at::DataPtr obtain(std::size_t bytes) const override {
+    if (!lenders_of_thread.empty() && BackwardWatch::inside_node()) {
+      for (const MemoryLender* lender : lenders_of_thread) {
+        if (auto memory = lender->lend(bytes)) return note(std::move(memory));
+      }
+    }
+    return behind_->allocate(bytes);
+  }
+
+  at::DeleterFnPtr raw_deleter() const override { return behind_->raw_deleter() == nullptr ? nullptr : &give_back; }
+
+ private:
+  at::DataPtr note(std::shared_ptr<std::byte> memory) const {
+    std::byte* const data = memory.get();
+    const std::lock_guard lock(mutex_);
+    lent_.push_back(std::move(memory));
+    return {data, data, &give_back, at::DeviceType::CPU};
+  }
+
+  static void give_back(void* data);
+
+  at::Allocator* const behind_;
+  mutable std::mutex mutex_;                              // a storage may die on any thread
+  mutable std::vector<std::shared_ptr<std::byte>> lent_;  // few
+};
+
+// Lives as long as the process: storages may die after everything else.
+LendingAllocator& the_allocator() {
+  static auto* const allocator = [] {
+    auto* made = new LendingAllocator(c10::GetCPUAllocator());
+    c10::SetCPUAllocator(made);
+    return made;
+  }();
+  return *allocator;
+}
+
+void LendingAllocator::give_back(void* data) {
+  const LendingAllocator& self = the_allocator();
+  std::shared_ptr<std::byte> memory;  // dies after the lock
+  {
+    const std::lock_guard lock(self.mutex_);
+    const auto found =
+        std::find_if(self.lent_.begin(), self.lent_.end(), [&](const auto& m) { return m.get() == data; });
+    if (found != self.lent_.end()) {
+      memory = std::move(*found);
+      self.lent_.erase(found);
+    }
+  }
+  if (!memory) self.behind_->raw_deleter()(data);
+}
+
+}  // namespace
+
+MemoryLender::MemoryLender(std::function<std::shared_ptr<std::byte>(std::size_t bytes)> lend) : lend_(std::move(lend)) {
+  the_allocator();
+  lenders_of_thread.push_back(this);
+}
+
+MemoryLender::~MemoryLender() { std::erase(lenders_of_thread, this); }
+
+}  // namespace paceline
