@@ -41,6 +41,11 @@ class Network:
         """What a command is to be put behind to run on that host."""
         return ["ip", "netns", "exec", self.hosts[host]]
 
+    def sent_bytes(self):
+        """By both hosts so far, on the link."""
+        count = ["cat", "/sys/class/net/eth/statistics/tx_bytes"]
+        return sum(int(subprocess.check_output([*self.on(host), *count])) for host in range(2))
+
     def about(self):
         control = pathlib.Path("/proc/sys/net/ipv4/tcp_congestion_control").read_text().strip()
         return f"two namespaces, {self.rate or 'not limited'}, congestion control {control}"

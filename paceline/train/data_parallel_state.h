@@ -33,11 +33,6 @@ struct DistributedDataParallel::State {
   void begin_round(std::uint32_t flags);
   void keep_gradient(std::size_t index);
   void take_gradient(std::size_t index);
-  bool is_in_slot(std::size_t index) const;
-  void recognize_slot(std::size_t index, const torch::Tensor& given);
-  std::shared_ptr<std::byte> lend(std::size_t bytes);
-  void reclaim_slot(std::size_t index);
-  void bring_to_slot(std::size_t index);
   void before_launch(const BucketPiece& piece);
   void note_not_finite(const BucketPiece& piece, Dtype sent_as, std::span<const std::byte> sent);
   bool backward_runs() const { return end_queued && token.use_count() > 1; }
@@ -46,9 +41,16 @@ struct DistributedDataParallel::State {
   void finish_round();
   void contribute_accumulated();
   void contribute_absent(std::size_t index);
+
+  // Where gradients lie (gradient_slots.cpp).
   void bind_slot(std::size_t index);
   void bind_slots();
   void move_gradients();
+  bool is_in_slot(std::size_t index) const;
+  void recognize_slot(std::size_t index, const torch::Tensor& given);
+  std::shared_ptr<std::byte> lend(std::size_t bytes);
+  void reclaim_slot(std::size_t index);
+  void bring_to_slot(std::size_t index);
 
   // What the ranks decide in a round, by what all of them said (verdict.cpp).
   void judge();

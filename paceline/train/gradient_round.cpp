@@ -1,23 +1,11 @@
 // A gradient's way between libtorch's hooks and the reducer.
 #include <algorithm>
-#include <atomic>
 
 #include "paceline/base/finite.h"
 #include "paceline/train/data_parallel_state.h"
 #include "paceline/train/tensor_over.h"
 
 namespace paceline {
-namespace {
-
-// A layout that covers its memory without gaps can be a slot's; any other gradient is kept contiguous, as libtorch
-// does.
-std::vector<std::int64_t> slot_strides(const torch::Tensor& parameter) {
-  if (parameter.is_non_overlapping_and_dense()) return parameter.strides().vec();
-  return torch::empty(parameter.sizes(), torch::kMeta).strides().vec();
-}
-
-}  // namespace
-
 // Before a node that is inside no other: queued at a backward's first gradient, which may belong to one inside a node,
 // its end would come too early.
 void DistributedDataParallel::State::on_node() {
@@ -106,53 +94,6 @@ void DistributedDataParallel::State::take_gradient(std::size_t index) {
     bring_to_slot(index);
     reducer.mark_ready(index);
   }
-}
-
-bool DistributedDataParallel::State::is_in_slot(std::size_t index) const {
-  const torch::Tensor& gradient = parameters[index].tensor.grad();
-  return gradient.layout() == torch::kStrided && gradient.is_alias_of(slots[index]);
-}
-
-// A gradient whose node was lent the slot's memory lies there already, and grad() becomes the slot's tensor. If other
-// tensors share its storage it stays apart, to be copied: they may be gradients that are yet to come.
-void DistributedDataParallel::State::recognize_slot(std::size_t index, const torch::Tensor& given) {
-  torch::Tensor& gradient = parameters[index].tensor.mutable_grad();
-  const torch::Tensor& slot = slots[index];
-  if (!lendable[index] || gradient.layout() != torch::kStrided || gradient.data_ptr() != slot.data_ptr()) return;
-  if (is_in_slot(index) || gradient.strides() != slot.strides() || gradient.scalar_type() != slot.scalar_type()) return;
-  if (!gradient.requires_grad() && compat::is_only_use(gradient, given)) gradient = slot;
-}
-
-// What a node asks for by its size may become the gradient of a parameter of that size: of the first that is still to
-// come. If it becomes something else, reclaim_slot() sees that.
-std::shared_ptr<std::byte> DistributedDataParallel::State::lend(std::size_t bytes) {
-  for (const auto& [size, index] : lending_order) {
-    if (size != bytes || !lendable[index] || lendable[index].use_count() > 1) continue;
-    if ((in_backward && arrived[index]) || parameters[index].tensor.grad().defined()) continue;
-    std::atomic_thread_fence(std::memory_order_acquire);  // what its last user did, perhaps on another thread
-    return lendable[index];
-  }
-  return nullptr;
-}
-
-// Before something is written to the slot of a gradient that was not computed there. If another tensor was and still
-// lives, it keeps that memory. It might do so in each step, so nothing is lent for this parameter any more.
-void DistributedDataParallel::State::reclaim_slot(std::size_t index) {
-  if (!lendable[index] || lendable[index].use_count() == 1) return;
-  lendable[index] = nullptr;
-  reducer.renew(index);
-  bind_slot(index);
-}
-
-// Of any layout. A sparse gradient becomes a dense one: its places differ by rank.
-void DistributedDataParallel::State::bring_to_slot(std::size_t index) {
-  require_no_graph(index);
-  const torch::NoGradGuard no_grad;
-  torch::Tensor& gradient = parameters[index].tensor.mutable_grad();
-  reclaim_slot(index);
-  if (gradient.layout() == torch::kStrided) slots[index].copy_(gradient);
-  else slots[index].zero_().add_(gradient);
-  gradient = slots[index];
 }
 
 // While the bytes are in cache. The reduction multiplies by the weight again, which no rank needs to know beforehand.
@@ -252,45 +193,6 @@ void DistributedDataParallel::State::contribute_absent(std::size_t index) {
     absent.emplace_back(index, gradient.defined() ? slots[index].clone() : torch::Tensor());
   }
   reducer.mark_absent(index);
-}
-
-void DistributedDataParallel::State::bind_slot(std::size_t index) {
-  const torch::Tensor& parameter = parameters[index].tensor;
-  const Reducer::SlotMemory memory = reducer.slot(index);
-  // Not a view of the bucket: libtorch's zero_grad() detaches in place, which views refuse.
-  slots[index] = torch::from_blob(
-      memory.data, parameter.sizes(), slot_strides(parameter), [owner = memory.owner](void*) {},
-      parameter.options().requires_grad(false));
-}
-
-void DistributedDataParallel::State::bind_slots() {
-  slots.resize(parameters.size());
-  lendable.resize(parameters.size());
-  lending_order.clear();
-  for (const BucketPlan::Bucket& bucket : reducer.plan().buckets) {
-    for (const std::size_t index : bucket.parameters) {
-      bind_slot(index);
-      const Reducer::SlotMemory memory = reducer.slot(index);
-      if (!reducer.alone(index)) {
-        lendable[index] = nullptr;
-        continue;
-      }
-      // Memory that stayed may be lent still.
-      if (lendable[index].get() != memory.data) lendable[index] = {memory.data, [owner = memory.owner](std::byte*) {}};
-      lending_order.emplace_back(slots[index].nbytes(), index);
-    }
-  }
-}
-
-void DistributedDataParallel::State::move_gradients() {
-  const std::vector<torch::Tensor> old = slots;
-  bind_slots();
-  for (std::size_t index = 0; index < parameters.size(); ++index) {
-    torch::Tensor& gradient = parameters[index].tensor.mutable_grad();
-    if (gradient.defined() && gradient.layout() == torch::kStrided && gradient.is_alias_of(old[index])) {
-      gradient = slots[index];
-    }
-  }
 }
 
 }  // namespace paceline

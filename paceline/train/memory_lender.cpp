@@ -11,7 +11,8 @@
 namespace paceline {
 namespace {
 
-thread_local std::vector<const MemoryLender*> lenders_of_thread;
+// Nothing that could be destroyed before a thread's last allocation.
+thread_local MemoryLender* newest_of_thread = nullptr;
 
 /// In front of libtorch's allocator. What is lent is known by its address, so that a deleter needs nothing else, as
 /// libtorch's raw_allocate() demands.
@@ -20,8 +21,8 @@ class LendingAllocator final : public compat::Allocator {
   explicit LendingAllocator(at::Allocator* behind) : behind_(behind) {}
 
   at::DataPtr obtain(std::size_t bytes) const override {
-    if (!lenders_of_thread.empty() && BackwardWatch::inside_node()) {
-      for (const MemoryLender* lender : lenders_of_thread) {
+    if (newest_of_thread != nullptr && BackwardWatch::inside_node()) {
+      for (const MemoryLender* lender = newest_of_thread; lender != nullptr; lender = lender->before()) {
         if (auto memory = lender->lend(bytes)) return note(std::move(memory));
       }
     }
@@ -72,11 +73,15 @@ void LendingAllocator::give_back(void* data) {
 
 }  // namespace
 
-MemoryLender::MemoryLender(std::function<std::shared_ptr<std::byte>(std::size_t bytes)> lend) : lend_(std::move(lend)) {
+MemoryLender::MemoryLender(std::function<std::shared_ptr<std::byte>(std::size_t bytes)> lend)
+    : lend_(std::move(lend)), before_(std::exchange(newest_of_thread, this)) {
   the_allocator();
-  lenders_of_thread.push_back(this);
 }
 
-MemoryLender::~MemoryLender() { std::erase(lenders_of_thread, this); }
+MemoryLender::~MemoryLender() {
+  MemoryLender** place = &newest_of_thread;
+  while (*place != this) place = &(*place)->before_;
+  *place = before_;
+}
 
 }  // namespace paceline

@@ -22,11 +22,14 @@ class MemoryLender {
   MemoryLender(const MemoryLender&) = delete;
   MemoryLender& operator=(const MemoryLender&) = delete;
 
-  /// For the allocator.
+  // For the allocator.
   std::shared_ptr<std::byte> lend(std::size_t bytes) const { return lend_(bytes); }
+  /// The next older one of this thread.
+  const MemoryLender* before() const { return before_; }
 
  private:
   const std::function<std::shared_ptr<std::byte>(std::size_t bytes)> lend_;
+  MemoryLender* before_;
 };
 
 }  // namespace paceline

@@ -1,6 +1,7 @@
 #pragma once
 
-// The one place that knows how libtorch versions may differ. Built and tested with 1.13.1; built with 2.15.
+// The one place that knows how libtorch versions may differ. Built and tested with 1.13.1, and by hand with 2.15
+// (PyPI).
 
 #include <c10/core/CPUAllocator.h>
 #include <torch/csrc/autograd/engine.h>

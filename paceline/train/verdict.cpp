@@ -1,6 +1,7 @@
 // What the ranks decide in a round. All of it follows from what every rank said in the step's header, so that all
 // decide the same without another message.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <map>
