@@ -17,7 +17,6 @@ namespace paceline {
 namespace {
 
 using test::Samples;
-using torch::nn::Linear;
 using torch::nn::Sequential;
 
 /// Each parameter has a bucket of its own.
@@ -103,7 +102,7 @@ TEST(Lending, GradientsAreComputedWhereTheyAreSentFrom) {
     Optimizer<torch::optim::SGD> optimizer(ddp, model->parameters(), torch::optim::SGDOptions(0.1));
     for (int step = 0; step < 4; ++step) {
       optimizer.zero_grad();
-      test::loss_of(model, all.part(comm.rank() * 4, 4)).backward();
+      test::loss_of(model, all.part(std::int64_t{4} * comm.rank(), 4)).backward();
       for (std::size_t i = 0; i < computed_at.size(); i += 2) {  // a bias has the size of other things
         EXPECT_EQ(model->parameters()[i].grad().data_ptr(), computed_at[i]) << "weight " << i << " in step " << step;
       }
