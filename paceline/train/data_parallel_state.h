@@ -47,6 +47,7 @@ struct DistributedDataParallel::State {
   void bind_slots();
   void move_gradients();
   bool is_in_slot(std::size_t index) const;
+  bool is_laid_out_like_slot(std::size_t index) const;
   void recognize_slot(std::size_t index, const torch::Tensor& given);
   std::shared_ptr<std::byte> lend(std::size_t bytes);
   void reclaim_slot(std::size_t index);

@@ -82,14 +82,12 @@ void DistributedDataParallel::State::keep_gradient(std::size_t index) {
 // A gradient that was accumulated in place, or computed there, lies in its slot already; any other is brought there.
 void DistributedDataParallel::State::take_gradient(std::size_t index) {
   torch::Tensor& gradient = parameters[index].tensor.mutable_grad();
-  const torch::Tensor& slot = slots[index];
   if (!uses_slots || is_in_slot(index)) return reducer.mark_ready(index);
   require_no_graph(index);
-  if (gradient.layout() == torch::kStrided && gradient.strides() == slot.strides() &&
-      gradient.scalar_type() == slot.scalar_type()) {
+  if (is_laid_out_like_slot(index)) {
     reclaim_slot(index);
     reducer.store(index, static_cast<const std::byte*>(gradient.data_ptr()));
-    gradient = slot;
+    gradient = slots[index];
   } else {
     bring_to_slot(index);
     reducer.mark_ready(index);

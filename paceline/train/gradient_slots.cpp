@@ -59,14 +59,20 @@ bool DistributedDataParallel::State::is_in_slot(std::size_t index) const {
   return gradient.layout() == torch::kStrided && gradient.is_alias_of(slots[index]);
 }
 
+// Byte for byte what the slot is to hold.
+bool DistributedDataParallel::State::is_laid_out_like_slot(std::size_t index) const {
+  const torch::Tensor& gradient = parameters[index].tensor.grad();
+  return gradient.layout() == torch::kStrided && gradient.strides() == slots[index].strides() &&
+         gradient.scalar_type() == slots[index].scalar_type();
+}
+
 // A gradient whose node was lent the slot's memory lies there already, and grad() becomes the slot's tensor. If other
 // tensors share its storage it stays apart, to be copied: they may be gradients that are yet to come.
 void DistributedDataParallel::State::recognize_slot(std::size_t index, const torch::Tensor& given) {
   torch::Tensor& gradient = parameters[index].tensor.mutable_grad();
-  const torch::Tensor& slot = slots[index];
-  if (!lendable[index] || gradient.layout() != torch::kStrided || gradient.data_ptr() != slot.data_ptr()) return;
-  if (is_in_slot(index) || gradient.strides() != slot.strides() || gradient.scalar_type() != slot.scalar_type()) return;
-  if (!gradient.requires_grad() && compat::is_only_use(gradient, given)) gradient = slot;
+  if (!lendable[index] || !is_laid_out_like_slot(index) || is_in_slot(index)) return;
+  if (gradient.data_ptr() != slots[index].data_ptr() || gradient.requires_grad()) return;
+  if (compat::is_only_use(gradient, given)) gradient = slots[index];
 }
 
 // What a node asks for by its size may become the gradient of a parameter of that size: of the first that is still to
