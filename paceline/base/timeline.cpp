@@ -4,6 +4,20 @@
 
 namespace paceline {
 
+std::uint64_t Timeline::add_sink(Sink sink) {
+  sinks_.emplace_back(++last_sink_, std::move(sink));
+  return last_sink_;
+}
+
+void Timeline::remove_sink(std::uint64_t key) {
+  std::erase_if(sinks_, [key](const auto& sink) { return sink.first == key; });
+}
+
+void Timeline::set_sink(Sink sink) {
+  sinks_.clear();
+  add_sink(std::move(sink));
+}
+
 void Timeline::begin_step(Phase phase) {
   if (accumulating_) {
     accumulating_ = false;
@@ -41,7 +55,9 @@ void Timeline::add_samples(double samples) {
 
 void Timeline::close_step(Nanoseconds at) {
   if (in_step()) events_.phases.push_back({phase_, since_, at});
-  if (trained_ && sink_) sink_(events_);
+  for (const auto& [key, sink] : sinks_) {
+    if (trained_ && sink) sink(events_);
+  }
   events_.phases.clear();
   events_.operations.clear();
   events_.samples = 0;

@@ -42,7 +42,7 @@ struct StepEvents {
   double samples = 0;                         ///< Samples this rank read.
 };
 
-/// Collects the events of the current step and hands each finished training step to a sink. One per rank, shared by
+/// Collects the events of the current step and hands each finished training step to its sinks. One per rank, shared by
 /// the loader, the reducer and the optimizer through the rank's Comm. Used from the training thread only.
 ///
 /// A step begins at begin_step() and ends at the next begin_step() or pause(). One that never entered Optimizer is not
@@ -51,8 +51,11 @@ class Timeline {
  public:
   using Sink = std::function<void(const StepEvents&)>;
 
-  /// Replaces the sink. The events passed to it are only valid during the call.
-  void set_sink(Sink sink) { sink_ = std::move(sink); }
+  /// Each sink gets all steps. The events passed to it are only valid during the call. Returns what removes it.
+  std::uint64_t add_sink(Sink sink);
+  void remove_sink(std::uint64_t key);
+  /// Replaces all sinks by this one.
+  void set_sink(Sink sink);
 
   /// Ends the running step, if any, and begins one in `phase`; while accumulating, the running one goes on instead.
   void begin_step(Phase phase);
@@ -79,7 +82,8 @@ class Timeline {
  private:
   void close_step(Nanoseconds at);
 
-  Sink sink_;
+  std::vector<std::pair<std::uint64_t, Sink>> sinks_;
+  std::uint64_t last_sink_ = 0;
   StepEvents events_;
   Phase phase_ = Phase::Outside;
   Nanoseconds since_{};

@@ -31,13 +31,13 @@ std::vector<int> usable_cores() {
 
 }  // namespace
 
-Recorder::Recorder(Timeline& timeline, RecorderOptions options) : timeline_(timeline), options_(options) {
+Recorder::Recorder(Timeline& timeline, RecorderOptions options) : timeline_(timeline), sink_(0), options_(options) {
   options_.live_steps = std::max<std::size_t>(1, options_.live_steps);
   live_.reserve(options_.live_steps);
-  timeline_.set_sink([this](const StepEvents& events) { add(events); });
+  sink_ = timeline_.add_sink([this](const StepEvents& events) { add(events); });
 }
 
-Recorder::~Recorder() { timeline_.set_sink({}); }
+Recorder::~Recorder() { timeline_.remove_sink(sink_); }
 
 void Recorder::add_finding(Finding finding) {
   const bool known =

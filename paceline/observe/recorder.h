@@ -35,7 +35,7 @@ struct LiveFigures {
 /// Used from the training thread only. Neither reads clocks nor communicates.
 class Recorder {
  public:
-  /// Becomes the sink of `timeline`, which has one only and must outlive the recorder.
+  /// Becomes a sink of `timeline`, which must outlive the recorder.
   explicit Recorder(Timeline& timeline, RecorderOptions options = {});
   /// Detaches from the timeline.
   ~Recorder();
@@ -66,6 +66,7 @@ class Recorder {
   void add(const StepEvents& events);
 
   Timeline& timeline_;
+  std::uint64_t sink_;  ///< Its key there.
   RecorderOptions options_;
   Totals warmup_;
   Totals measured_;

@@ -90,7 +90,7 @@ void Reducer::begin(const RoundCall& call) {
   prologue_label_.reserve(kLabelBytes);  // once
   prologue_label_.clear();
   fmt::format_to(std::back_inserter(prologue_label_), "step {} {:08x}", round_ % 1'000'000'000, plan >> 32);
-  prologue_.start({round_, plan, call.weight, call.passes, call.flags}, prologue_label_.c_str());
+  prologue_.start({round_, plan, call.weight, call.passes, call.flags, call.changes}, prologue_label_.c_str());
 }
 
 std::span<const StepPrologue> Reducer::meet() {

@@ -20,6 +20,7 @@ struct RoundCall {
   double weight = 1;             ///< Of this rank in a Mean; with 0 its slots are not read.
   std::uint32_t passes = 1;      ///< Backwards whose gradients the slots hold the sum of.
   std::uint32_t flags = 0;       ///< StepPrologue::kEnded, kStop
+  std::uint64_t changes = 0;     ///< See StepPrologue.
 };
 
 /// Bytes of a bucket that are about to be sent off; `offset` is where they begin in it.

@@ -18,6 +18,7 @@ struct StepPrologue {
   double weight;            // of this rank in the mean
   std::uint32_t passes;     // backwards whose gradients it has added up
   std::uint32_t flags;
+  std::uint64_t changes;  // in place, of parameters since its last step; what differs is a reason to compare replicas
 };
 
 /// And after its last.

@@ -2,17 +2,15 @@
 
 #include <ATen/record_function.h>
 
-#include <algorithm>
 #include <cstddef>
 #include <memory>
 #include <utility>
-#include <vector>
 
 namespace paceline {
 namespace {
 
 struct OfThread {
-  std::vector<BackwardWatch*> watches;
+  bool is_called = false;
   at::CallbackHandle handle{};
   std::size_t nodes = 0;  // that run now, each inside the one before
 };
@@ -20,7 +18,12 @@ thread_local OfThread of_thread;
 
 std::unique_ptr<at::ObserverContext> node_begins(const at::RecordFunction&) {
   const bool outermost = of_thread.nodes++ == 0;
-  for (BackwardWatch* watch : of_thread.watches) watch->see_node(outermost);
+  if (auto* const watches = ThreadList<BackwardWatch>::here_or_null()) {
+    watches->visit([outermost](BackwardWatch& watch) {
+      watch.see_node(outermost);
+      return false;
+    });
+  }
   return nullptr;
 }
 
@@ -29,17 +32,19 @@ void node_ends(const at::RecordFunction&, at::ObserverContext*) { --of_thread.no
 }  // namespace
 
 BackwardWatch::BackwardWatch(Timeline& timeline, std::function<void()> on_node)
-    : timeline_(timeline), on_node_(std::move(on_node)) {
-  if (of_thread.watches.empty()) {
-    of_thread.handle = at::addThreadLocalCallback(
-        at::RecordFunctionCallback(&node_begins, &node_ends).scopes({at::RecordScope::BACKWARD_FUNCTION}));
-  }
-  of_thread.watches.push_back(this);
+    : timeline_(timeline), on_node_(std::move(on_node)), list_(ThreadList<BackwardWatch>::here()) {
+  list_->add(*this);
+  if (of_thread.is_called) return;
+  of_thread.handle = at::addThreadLocalCallback(
+      at::RecordFunctionCallback(&node_begins, &node_ends).scopes({at::RecordScope::BACKWARD_FUNCTION}));
+  of_thread.is_called = true;
 }
 
+// Only its own thread can tell libtorch to call no longer; destroyed on another one, it leaves an empty list.
 BackwardWatch::~BackwardWatch() {
-  std::erase(of_thread.watches, this);
-  if (of_thread.watches.empty()) at::removeCallback(of_thread.handle);
+  if (!list_->remove(*this) || list_.get() != ThreadList<BackwardWatch>::here_or_null()) return;
+  at::removeCallback(of_thread.handle);
+  of_thread.is_called = false;
 }
 
 bool BackwardWatch::inside_node() { return of_thread.nodes > 0; }

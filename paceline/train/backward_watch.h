@@ -1,15 +1,17 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 
 #include "paceline/base/timeline.h"
+#include "paceline/train/thread_list.h"
 
 namespace paceline {
 
 /// Sees autograd run nodes on this thread: moves a timeline from Forward to Backward at the first one, and calls
 /// `on_node` before each that does not run inside another node, as re-entrant checkpointing does. What `on_node` queues
 /// for the end of backward is called at the end of the outermost one. Libtorch calls a plain function there, so watches
-/// are found through a thread-local list. Destroy on the thread that constructed it.
+/// are found through a list of the thread. May be destroyed on any thread, but not while a backward calls it.
 class BackwardWatch {
  public:
   BackwardWatch(Timeline& timeline, std::function<void()> on_node);
@@ -27,6 +29,7 @@ class BackwardWatch {
  private:
   Timeline& timeline_;
   std::function<void()> on_node_;
+  const std::shared_ptr<ThreadList<BackwardWatch>> list_;
 };
 
 }  // namespace paceline

@@ -1,16 +1,19 @@
 #include "paceline/train/data_parallel.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <optional>
+#include <random>
 
 #include "paceline/sync/reducer.h"
 #include "paceline/train/backward_watch.h"
 #include "paceline/train/data_parallel_state.h"
+#include "paceline/train/replica_comparison.h"
 
 namespace paceline {
 namespace {
@@ -29,8 +32,26 @@ std::vector<NamedTensor> trainable(const Replica& replica) {
   for (const NamedTensor& parameter : replica.parameters) {
     if (parameter.tensor.requires_grad()) result.push_back(parameter);
   }
-  if (result.empty()) {
+  return result;
+}
+
+std::unordered_set<const c10::TensorImpl*> implementations(const std::vector<NamedTensor>& tensors) {
+  std::unordered_set<const c10::TensorImpl*> result;
+  for (const NamedTensor& named : tensors) result.insert(named.tensor.unsafeGetTensorImpl());
+  return result;
+}
+
+std::vector<NamedTensor> averaged_here(const std::vector<NamedTensor>& trained, const SharedParameters& shared,
+                                       const std::string& model) {
+  if (trained.empty()) {
     throw Error(ErrorCode::InvalidArgument, "the module has no parameter that requires a gradient");
+  }
+  std::vector<NamedTensor> result = shared.others(trained);
+  if (result.empty()) {
+    throw Error(ErrorCode::InvalidArgument,
+                fmt::format("each trained parameter of model '{}', '{}' first of all, belongs to a model that is "
+                            "wrapped already, which averages its gradient; use that wrapper, or destroy it first",
+                            model, trained[0].name));
   }
   return result;
 }
@@ -57,10 +78,11 @@ Replica checked_replica(const torch::nn::Module& module, const Comm& comm, const
   require_same_replica(
       comm, replica, options.name,
       fmt::format("options with buckets of {} bytes, {}, uneven {}, ended ranks {}, not finite {}, "
-                  "replicas checked every {}, buffers {}, wire {}",
+                  "replicas checked every {}, buffers {}, wire {}{}",
                   options.bucket_bytes, to_string(options.reduction), static_cast<int>(options.uneven),
                   static_cast<int>(options.ended_ranks), static_cast<int>(options.not_finite),
-                  options.check_replicas_every, static_cast<int>(options.buffers), static_cast<int>(options.wire)));
+                  options.check_replicas_every, static_cast<int>(options.buffers), static_cast<int>(options.wire),
+                  SharedParameters(trainable(replica)).describe()));
   broadcast_replica(comm, replica, 0);
   return replica;
 }
@@ -69,7 +91,7 @@ Replica checked_replica(const torch::nn::Module& module, const Comm& comm, const
 
 DistributedDataParallel::DistributedDataParallel(torch::nn::Module& module, const Comm& comm,
                                                  DataParallelOptions options)
-    : state_(std::make_unique<State>(module, comm, std::move(options))) {}
+    : state_(std::make_shared<State>(module, comm, std::move(options))) {}
 
 DistributedDataParallel::~DistributedDataParallel() = default;
 
@@ -97,10 +119,10 @@ void DistributedDataParallel::set_weight(double weight) {
   state_->next_weight = weight;
 }
 
-DistributedDataParallel::NoSync DistributedDataParallel::no_sync() { return NoSync(*state_); }
-DistributedDataParallel::NoSync::NoSync(State& state) : state_(&state) { ++state_->no_syncs; }
+DistributedDataParallel::NoSync DistributedDataParallel::no_sync() { return NoSync(state_); }
+DistributedDataParallel::NoSync::NoSync(const std::shared_ptr<State>& state) : state_(state) { ++state->no_syncs; }
 DistributedDataParallel::NoSync::~NoSync() {
-  if (state_ != nullptr) --state_->no_syncs;
+  if (const auto state = state_.lock()) --state->no_syncs;
 }
 
 void DistributedDataParallel::accumulate(std::size_t backwards) {
@@ -137,7 +159,7 @@ void DistributedDataParallel::attach(torch::optim::Optimizer& optimizer) { state
 void DistributedDataParallel::detach(torch::optim::Optimizer& optimizer) { std::erase(state_->optimizers, &optimizer); }
 const std::vector<torch::optim::Optimizer*>& DistributedDataParallel::optimizers() const { return state_->optimizers; }
 const Replica& DistributedDataParallel::replica() const { return state_->replica; }
-const std::vector<NamedTensor>& DistributedDataParallel::trained() const { return state_->parameters; }
+const std::vector<NamedTensor>& DistributedDataParallel::trained() const { return state_->trained; }
 
 std::uint64_t DistributedDataParallel::rounds() const { return state_->rounds_before + state_->reducer.rounds(); }
 std::uint32_t DistributedDataParallel::accumulated() const { return state_->passes; }
@@ -157,7 +179,10 @@ DistributedDataParallel::State::State(torch::nn::Module& module, const Comm& wit
     : comm(with.duplicate()),
       options(std::move(how)),
       replica(checked_replica(module, comm, options)),
-      parameters(trainable(replica)),
+      known(implementations(replica.parameters)),
+      trained(trainable(replica)),
+      shared(trained),
+      parameters(averaged_here(trained, shared, options.name)),
       uses_slots(comm.world_size() > 1 || options.reduction == Reduction::Weighted || options.reduce_bucket),
       reducer(comm, infos(parameters), reducer_options()),
       recorder(comm.timeline(), {.rank = comm.rank(), .threads = at::get_num_threads()}),
@@ -166,15 +191,29 @@ DistributedDataParallel::State::State(torch::nn::Module& module, const Comm& wit
       pending(parameters.size()),
       probes(parameters.size()),
       versions(parameters.size()),
-      hooks(tensors(parameters), [this](std::size_t index, const torch::Tensor& given) { on_gradient(index, given); }),
+      users_own(parameters.size()),
+      hooks(tensors(parameters), owner(), [this](std::size_t index, const torch::Tensor& given) { on_gradient(index, given); }),
       watch(comm.timeline(), [this] { on_node(); }) {
+  shared.require_same_average(comm, options.reduction);
   bind_slots();
+  changes_of_parameters();
   if (uses_slots) lender.emplace([this](std::size_t bytes) { return lend(bytes); });
   connect_batch_norms(module);
   require_generator_of_its_own();
   // From here on each rank draws its own dropout and augmentation.
   if (comm.seed())
     torch::manual_seed(*comm.seed() + 0x9E3779B97F4A7C15ull * static_cast<std::uint64_t>(comm.rank() + 1));
+}
+
+// The group is known to all its ranks by a number that one of them drew.
+GradientOwner DistributedDataParallel::State::owner() {
+  std::int64_t group = static_cast<std::int64_t>(std::random_device()());
+  comm.broadcast<std::int64_t>(std::span(&group, 1), 0);
+  return {.model = options.name,
+          .reduction = options.reduction,
+          .world_size = comm.world_size(),
+          .group = group,
+          .averaged = [this] { return !in_backward && passes == 0; }};
 }
 
 DistributedDataParallel::State::~State() {
@@ -195,7 +234,8 @@ ReducerOptions DistributedDataParallel::State::reducer_options() {
 
 void DistributedDataParallel::State::connect_batch_norms(torch::nn::Module& module) {
   for (const auto& part : module.modules(/*include_self=*/false)) {
-    if (auto found = std::dynamic_pointer_cast<SyncBatchNormImpl>(part)) batch_norms.push_back(std::move(found));
+    auto found = std::dynamic_pointer_cast<SyncBatchNormImpl>(part);
+    if (found && !found->connected()) batch_norms.push_back(std::move(found));  // or it is the other wrapper's
   }
   if (batch_norms.empty()) return;
   batch_norm_link = std::make_shared<const SyncBatchNormImpl::Link>(
@@ -225,18 +265,26 @@ void DistributedDataParallel::State::require_generator_of_its_own() {
   }
 }
 
-void DistributedDataParallel::require_parameters(const std::vector<torch::Tensor>& of_optimizer) const {
-  for (const torch::Tensor& tensor : of_optimizer) {
-    const auto& known = state_->replica.parameters;
-    const auto same = [&](const NamedTensor& parameter) { return parameter.tensor.is_same(tensor); };
-    if (std::any_of(known.begin(), known.end(), same)) continue;
-    throw Error(
-        ErrorCode::InvalidArgument,
-        fmt::format("the optimizer was given a parameter that does not belong to the wrapped model '{}', so that "
-                    "its gradient would not be averaged; wrap all of what it trains",
-                    state_->options.name),
-        state_->comm.rank());
+void DistributedDataParallel::require_parameters(const torch::optim::Optimizer& optimizer) const {
+  const auto& groups = optimizer.param_groups();
+  for (std::size_t g = 0; g < groups.size(); ++g) {
+    const auto& parameters = groups[g].params();
+    for (std::size_t p = 0; p < parameters.size(); ++p) {
+      if (state_->known.contains(parameters[p].unsafeGetTensorImpl())) continue;
+      throw Error(
+          ErrorCode::InvalidArgument,
+          fmt::format("parameter {} of group {} of the optimizer, a {} of shape [{}], does not belong to the wrapped "
+                      "model '{}', so that its gradient would not be averaged; register it with the module before "
+                      "wrapping, and wrap all of what the optimizer trains",
+                      p, g, c10::toString(parameters[p].scalar_type()), fmt::join(parameters[p].sizes(), ", "),
+                      state_->options.name),
+          state_->comm.rank());
+    }
   }
+}
+
+std::optional<std::string> DistributedDataParallel::replica_difference() const {
+  return difference_of_replicas(state_->comm, ReplicaHashes::of(state_->replica, state_->optimizers));
 }
 
 }  // namespace paceline

@@ -7,8 +7,8 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "paceline/comm/comm.h"
@@ -169,6 +169,10 @@ class DistributedDataParallel {
   /// How many averagings were dropped (NotFinite::Skip, Uneven::Stop).
   std::uint64_t skipped_rounds() const;
 
+  /// Collective. What differs between the replicas of ranks, parameters and optimizers, and on which ranks; nothing where
+  /// all are equal. Reads all of them.
+  std::optional<std::string> replica_difference() const;
+
   /// Optimizer<> makes itself known, so that it is compared, saved and handed on with the model.
   void attach(torch::optim::Optimizer& optimizer);
   void detach(torch::optim::Optimizer& optimizer);
@@ -193,25 +197,29 @@ class DistributedDataParallel {
   /// first), and none has accumulated since. Optimizer<> calls it before it steps; returns what to pass next time.
   std::uint64_t require_averaged(std::uint64_t rounds_before) const;
 
-  /// Throws InvalidArgument unless all of an optimizer's parameters are of this model. Optimizer<> calls it.
-  void require_parameters(const std::vector<torch::Tensor>& of_optimizer) const;
+  /// Throws InvalidArgument, naming the first that is not, unless all of an optimizer's parameters are of this model.
+  /// Optimizer<> calls it, at each step.
+  void require_parameters(const torch::optim::Optimizer& optimizer) const;
+
+  /// Expires with this object, for what may outlive it.
+  std::weak_ptr<const void> lifetime() const { return state_; }
 
  private:
   struct State;
-  std::unique_ptr<State> state_;
+  std::shared_ptr<State> state_;  // nobody else holds it
 };
 
-/// See no_sync(). Destroy before the model's wrapper.
+/// See no_sync().
 class DistributedDataParallel::NoSync {
  public:
-  NoSync(NoSync&& other) noexcept : state_(std::exchange(other.state_, nullptr)) {}
+  NoSync(NoSync&& other) noexcept = default;
   NoSync& operator=(NoSync&&) = delete;
   ~NoSync();
 
  private:
   friend class DistributedDataParallel;
-  explicit NoSync(State& state);
-  State* state_;
+  explicit NoSync(const std::shared_ptr<State>& state);
+  std::weak_ptr<State> state_;
 };
 
 }  // namespace paceline

@@ -7,6 +7,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -16,6 +17,7 @@
 #include "paceline/train/gradient_hooks.h"
 #include "paceline/train/memory_lender.h"
 #include "paceline/train/replica.h"
+#include "paceline/train/shared_parameters.h"
 #include "paceline/train/sync_batch_norm.h"
 
 namespace paceline {
@@ -41,6 +43,7 @@ struct DistributedDataParallel::State {
   void finish_round();
   void contribute_accumulated();
   void contribute_absent(std::size_t index);
+  void give_back_result(std::size_t index);
 
   // Where gradients lie (gradient_slots.cpp).
   void bind_slot(std::size_t index);
@@ -52,6 +55,9 @@ struct DistributedDataParallel::State {
   std::shared_ptr<std::byte> lend(std::size_t bytes);
   void reclaim_slot(std::size_t index);
   void bring_to_slot(std::size_t index);
+  void leave_to_holders(std::size_t index);
+  void keep_dense();
+  void look_at_gradients();
 
   // What the ranks decide in a round, by what all of them said (verdict.cpp).
   void judge();
@@ -61,13 +67,15 @@ struct DistributedDataParallel::State {
   void drop_gradients();
   void look_for_not_finite();
   void take_state_hash(std::uint32_t flags);
-  void compare_states();
+  void compare_replicas();
+  std::uint64_t changes_of_parameters();
 
   void sync_buffers(Buffers how, int root, double weight);                                  // buffers.cpp
   Dtype wire_dtype(Dtype dtype) const;                                                      // wire.cpp
   std::function<void()> send_rounded(const BucketPiece& piece, const RoundCall& call);      // wire.cpp
   std::function<void()> call_bucket_hook(const BucketPiece& piece, const RoundCall& call);  // wire.cpp
   ReducerOptions reducer_options();
+  GradientOwner owner();
   void connect_batch_norms(torch::nn::Module& module);
   bool progress();
   void require_generator_of_its_own();
@@ -85,6 +93,8 @@ struct DistributedDataParallel::State {
   void require_not_sent(std::size_t index);
   void require_unchanged(std::size_t but);
   std::uint64_t probe(std::size_t index) const;
+  bool was_cleared(std::size_t index) const;
+  void require_watched();
   void require_equal_passes();
   void require_still_frozen();
   [[noreturn]] void fail(ErrorCode code, const std::string& what);
@@ -95,7 +105,10 @@ struct DistributedDataParallel::State {
   const DataParallelOptions options;
   const std::chrono::system_clock::time_point started = std::chrono::system_clock::now();
   const Replica replica;
-  const std::vector<NamedTensor> parameters;  // those that are trained
+  const std::unordered_set<const c10::TensorImpl*> known;  // its parameters
+  const std::vector<NamedTensor> trained;
+  const SharedParameters shared;              // of these, with a model that was wrapped before
+  const std::vector<NamedTensor> parameters;  // the others: those whose gradients are averaged here
   /// A world of one leaves gradients where libtorch puts them, unless they are to be changed on the way.
   const bool uses_slots;
   Reducer reducer;
@@ -120,20 +133,21 @@ struct DistributedDataParallel::State {
   // Of what has been accumulated since the last round.
   std::uint32_t passes = 0;
   double weight = 0;                  // the sum of theirs
-  std::vector<std::uint8_t> pending;  // by parameter: grad() lies in its slot, not averaged yet
+  std::vector<std::uint8_t> pending;  // by parameter: grad() holds what is not averaged yet
   int no_syncs = 0;                   // that live
   std::size_t accumulate = 1;
   std::optional<double> next_weight;
   bool is_read = true;                                        // of what this rank sends off
   double divisor = 1;                                         // Weighted: of what this rank sends off
-  std::vector<std::uint64_t> probes;                          // of slots that hold what was accumulated
-  std::vector<std::uint32_t> versions;                        // Sum, Weighted: of the slots when they were averaged
+  std::vector<std::uint64_t> probes;                          // of gradients that hold what was accumulated
+  std::vector<std::uint32_t> versions;                        // Sum, Weighted: of gradients when they were averaged
+  std::vector<std::uint8_t> users_own;                        // by parameter: grad() is memory that the user put there
   std::vector<std::pair<std::size_t, torch::Tensor>> absent;  // of this round, with the gradient that was there
 
   std::vector<std::size_t> absent_here;  // of the last round
 
-  RoundEnd end;                                                     // what this rank will say of the round
-  std::vector<std::pair<std::string, std::uint64_t>> state_hashes;  // behind end.state_hash
+  RoundEnd end;                     // what this rank will say of the round
+  std::uint64_t versions_seen = 0;  // of all parameters, when the last round began
   std::uint64_t skipped = 0;
   std::uint64_t rounds_before = 0;  // load()
 

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "paceline/base/bytes.h"
+#include "paceline/train/plain_tensor.h"
 
 namespace paceline {
 namespace {
@@ -23,7 +24,7 @@ std::vector<torch::Tensor> gather(const Comm& comm, const torch::Tensor& tensor)
     throw Error(ErrorCode::InvalidArgument, "gather: a dense tensor of at least one dimension is needed", comm.rank());
   }
   const torch::NoGradGuard no_grad;
-  const torch::Tensor own = tensor.detach().contiguous();
+  const torch::Tensor own = plain(tensor).contiguous();
   const auto all = comm.gather(fmt::format("{}|{}", own.size(0), shape_but_first(own)));
   std::int64_t row_bytes = own.element_size();
   for (const std::int64_t extent : own.sizes().slice(1)) row_bytes *= extent;

@@ -5,18 +5,21 @@
 
 #include "paceline/base/hash.h"
 #include "paceline/train/data_parallel_state.h"
+#include "paceline/train/plain_tensor.h"
 
 namespace paceline {
 
 std::uint64_t DistributedDataParallel::State::require_averaged(std::uint64_t since) {
   if (in_backward) fail_abandoned();
   require_still_frozen();
+  look_at_gradients();
   if (passes > 0) {
     fail(ErrorCode::Aborted,
          fmt::format("optimizer.step() was called while gradients of {} backward{} are accumulated and not averaged "
                      "(no_sync() or accumulate()); step after the backward that averages, or call average()",
                      passes, passes == 1 ? "" : "s"));
   }
+  shared.require_averaged(comm);
   if (reducer.rounds() > since) return reducer.rounds();
   for (std::size_t index = 0; index < parameters.size(); ++index) {
     if (!hooks.still_watches(index, parameters[index].tensor)) fail_changed(parameters[index].name);
@@ -31,7 +34,10 @@ std::uint64_t DistributedDataParallel::State::require_averaged(std::uint64_t sin
 void DistributedDataParallel::State::require_fresh(std::size_t index) {
   if (!uses_slots || options.reduction == Reduction::Mean || pending[index] || reducer.rounds() == 0) return;
   const torch::Tensor& gradient = parameters[index].tensor.grad();
-  if (!is_in_slot(index) || gradient._version() > versions[index] + 1) return;
+  // Memory that the user puts there may be other memory each time.
+  const bool left = is_in_slot(index) ? gradient._version() <= versions[index] + 1
+                                      : users_own[index] && gradient._version() == versions[index] + 1;
+  if (!left) return;
   fail(
       ErrorCode::InvalidArgument,
       fmt::format("the gradient of '{}' was not zeroed after the last step, and with Reduction::{} it would count anew "
@@ -54,9 +60,8 @@ void DistributedDataParallel::State::require_not_sent(std::size_t index) {
 void DistributedDataParallel::State::require_unchanged(std::size_t but) {
   if (!uses_slots || passes < 2) return;
   for (std::size_t index = 0; index < parameters.size(); ++index) {
-    const torch::Tensor& gradient = parameters[index].tensor.grad();
-    if (index == but || !pending[index] || !gradient.defined() || !is_in_slot(index)) continue;
-    if (probe(index) == probes[index] || gradient.eq(0).all().item<bool>()) continue;  // unchanged, or zeroed
+    if (index == but || !pending[index] || probe(index) == probes[index] || was_cleared(index)) continue;
+    if (!is_in_slot(index) && !users_own[index]) continue;
     fail(
         ErrorCode::Aborted,
         fmt::format("the gradient of '{}' was changed (clipped?) while it was accumulated and not averaged; clip after "
@@ -65,18 +70,38 @@ void DistributedDataParallel::State::require_unchanged(std::size_t but) {
   }
 }
 
-// A hash of a few elements of a slot: what scales all of it changes one that is not zero. (Libtorch's clipping goes
-// past version counters.)
+// A hash of a few elements of a gradient: what scales all of it changes one that is not zero. (Libtorch's clipping goes
+// past version counters.) 0 of one whose memory does not show its values.
 std::uint64_t DistributedDataParallel::State::probe(std::size_t index) const {
   constexpr std::size_t kElements = 8;
-  const auto* data = static_cast<const std::byte*>(slots[index].data_ptr());
-  const auto count = static_cast<std::size_t>(slots[index].numel());
-  const auto size = static_cast<std::size_t>(slots[index].element_size());
+  const torch::Tensor& gradient = parameters[index].tensor.grad();
+  if (!gradient.defined() || !is_plain(gradient) || !gradient.is_non_overlapping_and_dense()) return 0;
+  const auto* data = static_cast<const std::byte*>(gradient.data_ptr());
+  const auto count = static_cast<std::size_t>(gradient.numel());
+  const auto size = static_cast<std::size_t>(gradient.element_size());
   std::uint64_t hash = 0;
   for (std::size_t i = 0; i < kElements && count > 0; ++i) {
     hash = hash_of(std::span(data + i * (count - 1) / (kElements - 1) * size, size), hash);
   }
   return hash;
+}
+
+// Undefined, or changed to zeros.
+bool DistributedDataParallel::State::was_cleared(std::size_t index) const {
+  const torch::Tensor& gradient = parameters[index].tensor.grad();
+  if (!gradient.defined()) return true;
+  if (gradient.layout() != torch::kStrided || probe(index) == probes[index]) return false;
+  return gradient.eq(0).all().item<bool>();
+}
+
+// After a backward that reached no hook of this model: one that reached a parameter which has lost its hook left a
+// gradient there that nobody averages.
+void DistributedDataParallel::State::require_watched() {
+  for (std::size_t index = 0; index < parameters.size(); ++index) {
+    const torch::Tensor& parameter = parameters[index].tensor;
+    if (!parameter.requires_grad() || hooks.still_watches(index, parameter)) continue;
+    if (parameter.grad().defined() && !(uses_slots && is_in_slot(index))) fail_changed(parameters[index].name);
+  }
 }
 
 void DistributedDataParallel::State::require_no_graph(std::size_t index) {
@@ -107,10 +132,10 @@ void DistributedDataParallel::State::require_equal_passes() {
 }
 
 void DistributedDataParallel::State::require_still_frozen() {
-  if (parameters.size() == replica.parameters.size()) return;
-  std::size_t trained = 0;  // both lists are in the same order
+  if (trained.size() == replica.parameters.size()) return;
+  std::size_t next = 0;  // both lists are in the same order
   for (const NamedTensor& parameter : replica.parameters) {
-    if (trained < parameters.size() && parameters[trained].tensor.is_same(parameter.tensor)) ++trained;
+    if (next < trained.size() && trained[next].tensor.is_same(parameter.tensor)) ++next;
     else if (parameter.tensor.requires_grad()) fail_changed(parameter.name);
   }
 }
@@ -128,8 +153,9 @@ void DistributedDataParallel::State::fail_abandoned() {
 
 void DistributedDataParallel::State::fail_changed(const std::string& name) {
   fail(ErrorCode::Aborted,
-       fmt::format("parameter '{}' was cast, moved, frozen or unfrozen after its module was wrapped (on rank {}), so "
-                   "its gradient is not averaged; wrap the module in the form in which it is trained",
+       fmt::format("parameter '{}' was cast, moved, loaded in another type (torch::load), frozen or unfrozen after its "
+                   "module was wrapped (on rank {}), so its gradient is not averaged; load the module and bring it into "
+                   "the form in which it is trained before wrapping it",
                    name, comm.rank()));
 }
 

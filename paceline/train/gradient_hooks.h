@@ -1,25 +1,41 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
+#include <memory>
+#include <string>
 #include <vector>
 
+#include "paceline/train/data_parallel.h"
 #include "paceline/train/torch_compat.h"
 
 namespace paceline {
 
+/// The wrapper that averages a parameter's gradient, for others that find its hook there. Expires with its hooks.
+struct GradientOwner {
+  std::string model;
+  Reduction reduction;
+  int world_size;
+  std::int64_t group;  ///< The same on all ranks of the wrapper, another for each wrapper.
+  /// Whether nothing is accumulated that has not been averaged.
+  std::function<bool()> averaged;
+};
+
 /// Calls `on_gradient(i, given)` whenever autograd has finished the gradient of parameter i; `given` is what was added
-/// to it last. The hooks live on the parameters
-/// themselves, so it does not matter how the module is called.
+/// to it last. The hooks live on the parameters themselves, so it does not matter how the module is called.
 class GradientHooks {
  public:
-  GradientHooks(const std::vector<torch::Tensor>& parameters,
+  GradientHooks(const std::vector<torch::Tensor>& parameters, GradientOwner owner,
                 const std::function<void(std::size_t, const torch::Tensor&)>& on_gradient);
   ~GradientHooks();
   GradientHooks(const GradientHooks&) = delete;
   GradientHooks& operator=(const GradientHooks&) = delete;
 
-  /// False once the parameter was cast or moved: libtorch then gives it a new accumulator, without our hook.
+  /// Who averages the gradient of `parameter`; null where no wrapper does, also once the parameter was cast or moved:
+  /// libtorch then gives it a new accumulator, without our hook.
+  static std::shared_ptr<const GradientOwner> owner_of(const torch::Tensor& parameter);
+  /// Whether these hooks still are on it.
   bool still_watches(std::size_t index, const torch::Tensor& parameter) const;
 
  private:

@@ -7,6 +7,8 @@
 #include <cmath>
 #include <span>
 
+#include "paceline/train/plain_tensor.h"
+
 namespace paceline {
 namespace {
 
@@ -31,7 +33,8 @@ double sum_of_squares(std::span<const T> values) {
 /// Without gaps; a sparse one (in a world of one) with each place once.
 torch::Tensor dense_of(const torch::Tensor& gradient) {
   if (gradient.layout() != torch::kStrided) return gradient.coalesce().values().contiguous();
-  return gradient.is_non_overlapping_and_dense() ? gradient : gradient.contiguous();
+  const torch::Tensor values = plain(gradient);
+  return values.is_non_overlapping_and_dense() ? values : values.contiguous();
 }
 
 double sum_of_squares(const torch::Tensor& gradient) {

@@ -10,6 +10,7 @@ namespace paceline {
 // its end would come too early.
 void DistributedDataParallel::State::on_node() {
   if (in_backward || backward_runs()) return;
+  look_at_gradients();
   end_queued = true;
   compat::at_end_of_backward([this, held = token] { end_backward(); });
 }
@@ -57,7 +58,7 @@ bool DistributedDataParallel::State::may_come_again(std::size_t index) {
 
 void DistributedDataParallel::State::begin_round(std::uint32_t flags) {
   if (stop_requested) flags |= StepPrologue::kStop;
-  RoundCall call{.passes = passes, .flags = flags};
+  RoundCall call{.passes = passes, .flags = flags, .changes = changes_of_parameters()};
   switch (options.reduction) {
     case Reduction::Sum: call.op = ReduceOp::Sum; break;
     case Reduction::Weighted: call.weight = weight; break;
@@ -74,8 +75,7 @@ void DistributedDataParallel::State::begin_round(std::uint32_t flags) {
 // Only accumulates: the gradient goes to its slot, where the next backwards add to it.
 void DistributedDataParallel::State::keep_gradient(std::size_t index) {
   pending[index] = 1;
-  if (!uses_slots) return;
-  if (!is_in_slot(index)) bring_to_slot(index);
+  if (uses_slots && !users_own[index] && !is_in_slot(index)) bring_to_slot(index);
   probes[index] = probe(index);
 }
 
@@ -87,7 +87,7 @@ void DistributedDataParallel::State::take_gradient(std::size_t index) {
   if (is_laid_out_like_slot(index)) {
     reclaim_slot(index);
     reducer.store(index, static_cast<const std::byte*>(gradient.data_ptr()));
-    gradient = slots[index];
+    if (!users_own[index]) gradient = slots[index];
   } else {
     bring_to_slot(index);
     reducer.mark_ready(index);
@@ -115,7 +115,7 @@ void DistributedDataParallel::State::note_not_finite(const BucketPiece& piece, D
 // All hooks of the outermost backward have run; of one that may not be this model's.
 void DistributedDataParallel::State::end_backward() {
   end_queued = false;
-  if (!in_backward) return;
+  if (!in_backward) return require_watched();
   if (averages) finish_round();
   in_backward = false;
   comm.timeline().enter(averages ? Phase::Other : Phase::Forward);
@@ -125,6 +125,7 @@ void DistributedDataParallel::State::end_backward() {
 // A round without a backward.
 void DistributedDataParallel::State::average() {
   if (in_backward) fail_abandoned();
+  look_at_gradients();
   weight += next_weight.value_or(0);
   next_weight.reset();
   begin_round(0);
@@ -136,27 +137,41 @@ void DistributedDataParallel::State::average() {
 void DistributedDataParallel::State::finish_round() {
   const torch::NoGradGuard no_grad;
   require_still_frozen();
+  shared.require_watched(comm);
   contribute_accumulated();
   absent_here = reducer.absent();
   for (const std::size_t index : absent_here) contribute_absent(index);
-  if (!uses_slots) look_for_not_finite();
+  if (!uses_slots) {
+    keep_dense();
+    look_for_not_finite();
+  }
   if (reducer.finish(end)) move_gradients();
   require_equal_passes();
   for (auto& [index, before] : absent) {
     if (reducer.took_part(index)) {
-      if (uses_slots) parameters[index].tensor.mutable_grad() = slots[index];
+      if (!users_own[index]) parameters[index].tensor.mutable_grad() = slots[index];
     } else if (before.defined()) {
       slots[index].copy_(before);
     }
   }
   absent.clear();
+  for (std::size_t index = 0; index < parameters.size(); ++index) give_back_result(index);
   std::fill(pending.begin(), pending.end(), 0);
   passes = 0;
   weight = 0;
   stop_requested = false;
   judge();
   if (options.buffers != Buffers::Own) sync_buffers(options.buffers, first_active(), is_read ? 1 : 0);
-  for (std::size_t index = 0; index < slots.size(); ++index) versions[index] = slots[index]._version();
+  for (std::size_t index = 0; index < parameters.size(); ++index) {
+    const torch::Tensor& gradient = parameters[index].tensor.grad();
+    versions[index] = users_own[index] && gradient.defined() ? gradient._version() : slots[index]._version();
+  }
+}
+
+// To memory of the user's own.
+void DistributedDataParallel::State::give_back_result(std::size_t index) {
+  torch::Tensor& gradient = parameters[index].tensor.mutable_grad();
+  if (users_own[index] && gradient.defined() && reducer.took_part(index)) gradient.copy_(slots[index]);
 }
 
 // What waited for the end of this backward, and what only an earlier one of this step reached. Buckets are laid out in
@@ -188,7 +203,8 @@ void DistributedDataParallel::State::contribute_absent(std::size_t index) {
     } else if (!is_in_slot(index)) {
       bring_to_slot(index);
     }
-    absent.emplace_back(index, gradient.defined() ? slots[index].clone() : torch::Tensor());
+    const bool in_slot = gradient.defined() && !users_own[index];
+    absent.emplace_back(index, in_slot ? slots[index].clone() : torch::Tensor());
   }
   reducer.mark_absent(index);
 }

@@ -1,7 +1,9 @@
 // Where gradients lie: slots of the reducer's buckets, in which libtorch computes large ones itself.
+#include <algorithm>
 #include <atomic>
 
 #include "paceline/train/data_parallel_state.h"
+#include "paceline/train/plain_tensor.h"
 
 namespace paceline {
 namespace {
@@ -30,8 +32,8 @@ void DistributedDataParallel::State::bind_slots() {
   lending_order.clear();
   for (const BucketPlan::Bucket& bucket : reducer.plan().buckets) {
     for (const std::size_t index : bucket.parameters) {
-      bind_slot(index);
       const Reducer::SlotMemory memory = reducer.slot(index);
+      if (!slots[index].defined() || slots[index].data_ptr() != memory.data) bind_slot(index);
       if (!reducer.alone(index)) {
         lendable[index] = nullptr;
         continue;
@@ -62,7 +64,7 @@ bool DistributedDataParallel::State::is_in_slot(std::size_t index) const {
 // Byte for byte what the slot is to hold.
 bool DistributedDataParallel::State::is_laid_out_like_slot(std::size_t index) const {
   const torch::Tensor& gradient = parameters[index].tensor.grad();
-  return gradient.layout() == torch::kStrided && gradient.strides() == slots[index].strides() &&
+  return is_plain(gradient) && gradient.strides() == slots[index].strides() &&
          gradient.scalar_type() == slots[index].scalar_type();
 }
 
@@ -81,6 +83,7 @@ std::shared_ptr<std::byte> DistributedDataParallel::State::lend(std::size_t byte
   for (const auto& [size, index] : lending_order) {
     if (size != bytes || !lendable[index] || lendable[index].use_count() > 1) continue;
     if ((in_backward && arrived[index]) || parameters[index].tensor.grad().defined()) continue;
+    if (compat::is_held(slots[index])) continue;
     std::atomic_thread_fence(std::memory_order_acquire);  // what its last user did, perhaps on another thread
     return lendable[index];
   }
@@ -90,13 +93,24 @@ std::shared_ptr<std::byte> DistributedDataParallel::State::lend(std::size_t byte
 // Before something is written to the slot of a gradient that was not computed there. If another tensor was and still
 // lives, it keeps that memory. It might do so in each step, so nothing is lent for this parameter any more.
 void DistributedDataParallel::State::reclaim_slot(std::size_t index) {
+  leave_to_holders(index);
   if (!lendable[index] || lendable[index].use_count() == 1) return;
   lendable[index] = nullptr;
   reducer.renew(index);
   bind_slot(index);
 }
 
-// Of any layout. A sparse gradient becomes a dense one: its places differ by rank.
+// A gradient that the user kept beyond zero_grad() stays what it was, as libtorch would leave it: whoever holds the
+// slot's tensor or a view of it gets a copy of its memory, and the slot another tensor. (One that is still grad() is
+// changed in place, for libtorch as well.)
+void DistributedDataParallel::State::leave_to_holders(std::size_t index) {
+  if (!compat::is_held(slots[index])) return;
+  compat::take_private_copy(slots[index]);
+  bind_slot(index);
+}
+
+// Of any layout. A sparse gradient becomes a dense one: its places differ by rank. What the user has put in grad()
+// stays there; the result is brought back.
 void DistributedDataParallel::State::bring_to_slot(std::size_t index) {
   require_no_graph(index);
   const torch::NoGradGuard no_grad;
@@ -104,7 +118,31 @@ void DistributedDataParallel::State::bring_to_slot(std::size_t index) {
   reclaim_slot(index);
   if (gradient.layout() == torch::kStrided) slots[index].copy_(gradient);
   else slots[index].zero_().add_(gradient);
-  gradient = slots[index];
+  if (!users_own[index]) gradient = slots[index];
+}
+
+// In a world of one, where libtorch's gradients stay: a sparse one becomes dense, as with more ranks.
+void DistributedDataParallel::State::keep_dense() {
+  for (const NamedTensor& parameter : parameters) {
+    torch::Tensor& gradient = parameter.tensor.mutable_grad();
+    if (gradient.defined() && gradient.layout() == torch::kSparse) gradient = gradient.to_dense();
+  }
+}
+
+// Before a backward adds to gradients: those that are there and not in their slots are memory that the user has put
+// there, e.g. views of one flat tensor. And if everything that was accumulated has been cleared since, it counts no
+// longer.
+void DistributedDataParallel::State::look_at_gradients() {
+  bool cleared = passes > 0;
+  for (std::size_t index = 0; index < parameters.size(); ++index) {
+    const torch::Tensor& gradient = parameters[index].tensor.grad();
+    users_own[index] = uses_slots && gradient.defined() && gradient.layout() == torch::kStrided && !is_in_slot(index);
+    cleared &= !pending[index] || was_cleared(index);
+  }
+  if (!cleared) return;
+  std::fill(pending.begin(), pending.end(), 0);
+  passes = 0;
+  weight = 0;
 }
 
 }  // namespace paceline

@@ -11,9 +11,6 @@
 namespace paceline {
 namespace {
 
-// Nothing that could be destroyed before a thread's last allocation.
-thread_local MemoryLender* newest_of_thread = nullptr;
-
 /// In front of libtorch's allocator. What is lent is known by its address, so that a deleter needs nothing else, as
 /// libtorch's raw_allocate() demands.
 class LendingAllocator final : public compat::Allocator {
@@ -21,10 +18,15 @@ class LendingAllocator final : public compat::Allocator {
   explicit LendingAllocator(at::Allocator* behind) : behind_(behind) {}
 
   at::DataPtr obtain(std::size_t bytes) const override {
-    if (newest_of_thread != nullptr && BackwardWatch::inside_node()) {
-      for (const MemoryLender* lender = newest_of_thread; lender != nullptr; lender = lender->before()) {
-        if (auto memory = lender->lend(bytes)) return note(std::move(memory));
-      }
+    // A thread allocates to its very end.
+    auto* const lenders = ThreadList<const MemoryLender>::here_or_null();
+    if (lenders != nullptr && BackwardWatch::inside_node()) {
+      std::shared_ptr<std::byte> memory;
+      lenders->visit([&](const MemoryLender& lender) {
+        memory = lender.lend(bytes);
+        return memory != nullptr;
+      });
+      if (memory) return note(std::move(memory));
     }
     return behind_->allocate(bytes);
   }
@@ -74,14 +76,11 @@ void LendingAllocator::give_back(void* data) {
 }  // namespace
 
 MemoryLender::MemoryLender(std::function<std::shared_ptr<std::byte>(std::size_t bytes)> lend)
-    : lend_(std::move(lend)), before_(std::exchange(newest_of_thread, this)) {
+    : lend_(std::move(lend)), list_(ThreadList<const MemoryLender>::here()) {
   the_allocator();
+  list_->add(*this);
 }
 
-MemoryLender::~MemoryLender() {
-  MemoryLender** place = &newest_of_thread;
-  while (*place != this) place = &(*place)->before_;
-  *place = before_;
-}
+MemoryLender::~MemoryLender() { list_->remove(*this); }
 
 }  // namespace paceline

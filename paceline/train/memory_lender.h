@@ -4,6 +4,8 @@
 #include <functional>
 #include <memory>
 
+#include "paceline/train/thread_list.h"
+
 namespace paceline {
 
 /// Lets libtorch compute a gradient in the memory that it is sent from. While it lives, what a node of autograd
@@ -13,8 +15,8 @@ namespace paceline {
 /// then.
 ///
 /// The first one puts itself in front of the allocator that libtorch has then, for good: with no lender on a thread it
-/// passes everything on. An allocator that a program sets later stays in front; then nothing is lent. Destroy on the
-/// thread that constructed it.
+/// passes everything on. An allocator that a program sets later stays in front; then nothing is lent. May be destroyed
+/// on any thread.
 class MemoryLender {
  public:
   explicit MemoryLender(std::function<std::shared_ptr<std::byte>(std::size_t bytes)> lend);
@@ -22,14 +24,12 @@ class MemoryLender {
   MemoryLender(const MemoryLender&) = delete;
   MemoryLender& operator=(const MemoryLender&) = delete;
 
-  // For the allocator.
+  /// For the allocator.
   std::shared_ptr<std::byte> lend(std::size_t bytes) const { return lend_(bytes); }
-  /// The next older one of this thread.
-  const MemoryLender* before() const { return before_; }
 
  private:
   const std::function<std::shared_ptr<std::byte>(std::size_t bytes)> lend_;
-  MemoryLender* before_;
+  const std::shared_ptr<ThreadList<const MemoryLender>> list_;
 };
 
 }  // namespace paceline

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -16,7 +17,8 @@ namespace paceline {
 /// schedulers and serialisation take it as such.
 ///
 /// step() throws if the gradients were never averaged: the module was cast or moved after it was wrapped, or backward
-/// ended in an exception. Destroy it before `ddp`. Its time goes to the step's account as "optimizer".
+/// ended in an exception; a parameter was added that the model does not have; or `ddp` was destroyed. Its time goes to
+/// the step's account as "optimizer".
 ///
 ///     paceline::Optimizer<torch::optim::SGD> optimizer(ddp, model->parameters(), torch::optim::SGDOptions(0.1));
 template <class Base>
@@ -32,11 +34,15 @@ class Optimizer final : public Base {
       : Base(std::move(groups), std::move(options)), ddp_(ddp) {
     introduce();
   }
-  ~Optimizer() override { ddp_.detach(*this); }
+  ~Optimizer() override {
+    if (!lifetime_.expired()) ddp_.detach(*this);
+  }
   Optimizer(const Optimizer&) = delete;
   Optimizer& operator=(const Optimizer&) = delete;
 
   torch::Tensor step(torch::optim::Optimizer::LossClosure closure = nullptr) override {
+    require_wrapper();
+    ddp_.require_parameters(*this);
     const bool has_closure = closure != nullptr;  // then backward runs inside step()
     if (!has_closure) rounds_ = ddp_.require_averaged(rounds_);
     if (on_step_.before) on_step_.before();
@@ -61,6 +67,7 @@ class Optimizer final : public Base {
   /// Undefines the gradients, as newer libtorch does by default: the next backward then need not read zeros. With
   /// `set_to_none` false they are zeroed.
   void zero_grad(bool set_to_none = true) {
+    require_wrapper();
     const ScopedPhase phase(ddp_.comm().timeline(), Phase::Optimizer);
     for (auto& group : this->param_groups()) {
       for (auto& parameter : group.params()) {
@@ -74,11 +81,18 @@ class Optimizer final : public Base {
 
  private:
   void introduce() {
-    for (auto& group : this->param_groups()) ddp_.require_parameters(group.params());
+    ddp_.require_parameters(*this);
     ddp_.attach(*this);
+  }
+  void require_wrapper() const {
+    if (!lifetime_.expired()) return;
+    throw Error(ErrorCode::InvalidArgument,
+                "the DistributedDataParallel of this optimizer was destroyed, so that nothing averages its gradients; "
+                "keep it as long as the optimizer steps");
   }
 
   DistributedDataParallel& ddp_;
+  const std::weak_ptr<const void> lifetime_ = ddp_.lifetime();
   std::uint64_t rounds_ = 0;
   StepHooks on_step_;
 };

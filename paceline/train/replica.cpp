@@ -7,6 +7,7 @@
 #include <unordered_map>
 
 #include "paceline/base/hash.h"
+#include "paceline/train/plain_tensor.h"
 
 namespace paceline {
 namespace {
@@ -87,7 +88,7 @@ void broadcast_tensors(const Comm& comm, const std::vector<NamedTensor>& tensors
   if (comm.world_size() == 1) return;
   const torch::NoGradGuard no_grad;
   for (const NamedTensor& named : tensors) {
-    torch::Tensor values = named.tensor.detach().contiguous();
+    torch::Tensor values = plain(named.tensor).contiguous();
     comm.broadcast(Dtype::UInt8, {static_cast<std::byte*>(values.data_ptr()), values.nbytes()}, root);
     if (values.data_ptr() != named.tensor.data_ptr()) named.tensor.detach().copy_(values);
   }

@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "paceline/train/plain_tensor.h"
+
 namespace paceline {
 namespace {
 
@@ -40,7 +42,7 @@ std::vector<StoredTensor> stored(const std::vector<NamedTensor>& tensors, std::v
       throw Error(ErrorCode::InvalidArgument,
                   fmt::format("{} cannot be saved: its type is not known to safetensors", describe(named)));
     }
-    keep.push_back(named.tensor.detach().contiguous());
+    keep.push_back(plain(named.tensor).contiguous());
     StoredTensor tensor{.name = named.name, .dtype = type->second, .shape = {}, .data = {}};
     for (const std::int64_t extent : named.tensor.sizes()) tensor.shape.push_back(static_cast<std::uint64_t>(extent));
     tensor.data = {static_cast<const std::byte*>(keep.back().data_ptr()), keep.back().nbytes()};

@@ -81,38 +81,98 @@ torch::Tensor held(const std::shared_ptr<const Link>& link) {
   return torch::from_blob(
       const_cast<Link*>(link.get()), {1}, [link](void*) {}, torch::kUInt8);
 }
+void hold(AutogradContext* context, const std::shared_ptr<const Link>& link) {
+  if (link) context->saved_data["link"] = held(link);
+}
+std::shared_ptr<const Link> held_link(AutogradContext* context) {
+  const auto found = context->saved_data.find("link");
+  if (found == context->saved_data.end()) return nullptr;
+  const torch::Tensor owner = found->second.toTensor();
+  return {static_cast<const Link*>(owner.data_ptr()), [owner](const Link*) {}};
+}
+
+/// The sum over ranks as a differentiable function: every rank's result depends on every rank's values, so its
+/// derivative is the sum over ranks again.
+struct SumOverRanks : torch::autograd::Function<SumOverRanks> {
+  static torch::Tensor forward(AutogradContext* context, const torch::Tensor& values,
+                               const std::shared_ptr<const Link>& link) {
+    hold(context, link);
+    torch::Tensor sums = values.contiguous().clone();
+    sum_over_ranks(link.get(), sums, "batch norm second derivatives");
+    return sums;
+  }
+  static variable_list backward(AutogradContext* context, const variable_list& gradients) {
+    return {SumOverRanks::apply(gradients[0], held_link(context)), torch::Tensor()};
+  }
+};
+
+/// (C, ...) to (2C): both in one message.
+variable_list two_sums_over_ranks(const torch::Tensor& a, const torch::Tensor& b, const std::shared_ptr<const Link>& link) {
+  return SumOverRanks::apply(torch::cat({a, b}), link).chunk(2);
+}
 
 struct Normalize : torch::autograd::Function<Normalize> {
   static torch::Tensor forward(AutogradContext* context, const torch::Tensor& input, const torch::Tensor& weight,
                                const torch::Tensor& bias, const torch::Tensor& mean, const torch::Tensor& inverse,
-                               double count, const std::shared_ptr<const Link>& link) {
-    const torch::Tensor normalized = (input - per_channel(mean, input)) * per_channel(inverse, input);
-    context->save_for_backward({normalized, weight, inverse});
+                               double count, double eps, const std::shared_ptr<const Link>& link) {
+    context->save_for_backward({input, weight, mean, inverse});
     context->saved_data["count"] = count;
-    if (link) context->saved_data["link"] = held(link);
-    return normalized * per_channel(weight, input) + per_channel(bias, input);
+    context->saved_data["eps"] = eps;
+    hold(context, link);
+    return normalized(input, mean, inverse) * per_channel(weight, input) + per_channel(bias, input);
   }
 
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
     const auto saved = context->get_saved_variables();
-    const torch::Tensor& normalized = saved[0];
+    const auto link = held_link(context);
+    const double count = context->saved_data["count"].toDouble();
+    // With create_graph the derivatives of what this returns are wanted too.
+    if (torch::GradMode::is_enabled()) {
+      return differentiable(saved[0], saved[1], gradients[0], count, context->saved_data["eps"].toDouble(), link);
+    }
     const torch::Tensor& gradient = gradients[0];
-    const auto held_link = context->saved_data.find("link");
-    const Link* link = held_link == context->saved_data.end()
-                           ? nullptr
-                           : static_cast<const Link*>(held_link->second.toTensor().data_ptr());
+    const torch::Tensor values = normalized(saved[0], saved[2], saved[3]);
     const torch::Tensor of_bias = channel_sums(gradient);
-    const torch::Tensor of_weight = channel_sums(gradient * normalized);
+    const torch::Tensor of_weight = channel_sums(gradient * values);
     torch::Tensor sums = torch::cat({of_bias, of_weight});
-    sum_over_ranks(link, sums, "batch norm gradients");
-    sums /= context->saved_data["count"].toDouble();
-    const auto halves = sums.to(gradient.scalar_type()).chunk(2);
+    sum_over_ranks(link.get(), sums, "batch norm gradients");
+    sums /= count;
+    return results(gradient, values, sums.chunk(2), saved[1] * saved[3], of_weight, of_bias);
+  }
+
+ private:
+  static torch::Tensor normalized(const torch::Tensor& input, const torch::Tensor& mean, const torch::Tensor& inverse) {
+    return (input - per_channel(mean, input)) * per_channel(inverse, input);
+  }
+
+  /// `means` over all ranks: of the gradient, and of the gradient times the normalised values.
+  static variable_list results(const torch::Tensor& gradient, const torch::Tensor& values, const variable_list& means,
+                               const torch::Tensor& scale, const torch::Tensor& of_weight,
+                               const torch::Tensor& of_bias) {
+    const auto type = gradient.scalar_type();
     const torch::Tensor of_input =
-        (gradient - per_channel(halves[0], gradient) - normalized * per_channel(halves[1], gradient)) *
-        per_channel(saved[1] * saved[2], gradient);
-    const auto type = saved[1].scalar_type();
-    return {of_input,        of_weight.to(type), of_bias.to(type), torch::Tensor(),
-            torch::Tensor(), torch::Tensor(),    torch::Tensor()};
+        (gradient - per_channel(means[0].to(type), gradient) - values * per_channel(means[1].to(type), gradient)) *
+        per_channel(scale, gradient);
+    return {of_input,        of_weight.to(scale.scalar_type()), of_bias.to(scale.scalar_type()), torch::Tensor(),
+            torch::Tensor(), torch::Tensor(),                   torch::Tensor(),                 torch::Tensor()};
+  }
+
+  /// The same as a function of input, weight and gradient, through the statistics too.
+  static variable_list differentiable(const torch::Tensor& input, const torch::Tensor& weight,
+                                      const torch::Tensor& gradient, double count, double eps,
+                                      const std::shared_ptr<const Link>& link) {
+    const auto type = input.scalar_type();
+    const torch::Tensor mean = SumOverRanks::apply(channel_sums(input), link) / count;
+    const torch::Tensor centered = input - per_channel(mean.to(type), input);
+    const torch::Tensor variance =
+        SumOverRanks::apply(channel_sums(centered.to(torch::kFloat64).square()), link) / count;
+    const torch::Tensor inverse = (variance + eps).rsqrt().to(type);
+    const torch::Tensor values = centered * per_channel(inverse, input);
+    const torch::Tensor of_bias = channel_sums(gradient);
+    const torch::Tensor of_weight = channel_sums(gradient * values);
+    variable_list means = two_sums_over_ranks(of_bias, of_weight, link);
+    for (torch::Tensor& m : means) m = m / count;
+    return results(gradient, values, means, weight * inverse, of_weight, of_bias);
   }
 };
 
@@ -147,7 +207,7 @@ torch::Tensor SyncBatchNormImpl::forward(const torch::Tensor& input) {
   }
   const auto type = input.scalar_type();
   return Normalize::apply(input, weight, bias, statistics.mean.to(type),
-                          (statistics.variance + options_.eps).rsqrt().to(type), statistics.count, link_);
+                          (statistics.variance + options_.eps).rsqrt().to(type), statistics.count, options_.eps, link_);
 }
 
 }  // namespace paceline

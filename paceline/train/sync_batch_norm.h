@@ -40,6 +40,7 @@ class SyncBatchNormImpl final : public torch::nn::Module {
     std::function<bool()> while_waiting;
   };
   void connect(std::shared_ptr<const Link> link) { link_ = std::move(link); }
+  bool connected() const { return link_ != nullptr; }
 
   torch::Tensor weight, bias, running_mean, running_var, num_batches_tracked;
 

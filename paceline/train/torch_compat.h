@@ -12,6 +12,7 @@
 #include <torch/version.h>
 
 #include <cstddef>
+#include <cstring>
 #include <functional>
 #include <memory>
 #include <sstream>
@@ -27,14 +28,37 @@ inline Accumulator gradient_accumulator(const torch::Tensor& leaf) {
   return torch::autograd::impl::grad_accumulator(leaf);
 }
 
-/// Calls `hook` each time the node has run, with what it was given; returns a key for remove_post_hook().
-inline std::uintptr_t add_post_hook(const Accumulator& node, std::function<void(const torch::Tensor&)> hook) {
+/// A post hook that can be found again on its node.
+template <class Tag>
+class TaggedHook final : public torch::autograd::utils::LambdaPostHook {
+ public:
+  TaggedHook(std::shared_ptr<const Tag> with, std::function<void(const torch::Tensor&)> hook)
+      : LambdaPostHook([hook = std::move(hook)](const List& outputs, const List& inputs) {
+          hook(inputs.front());
+          return outputs;
+        }),
+        tag(std::move(with)) {}
+
+  const std::shared_ptr<const Tag> tag;
+
+ private:
   using List = torch::autograd::variable_list;
-  return node->add_post_hook(std::make_unique<torch::autograd::utils::LambdaPostHook>(
-      [hook = std::move(hook)](const List& outputs, const List& inputs) {
-        hook(inputs.front());
-        return outputs;
-      }));
+};
+
+/// Calls `hook` each time the node has run, with what it was given; returns a key for remove_post_hook().
+template <class Tag>
+std::uintptr_t add_post_hook(const Accumulator& node, std::shared_ptr<const Tag> tag,
+                             std::function<void(const torch::Tensor&)> hook) {
+  return node->add_post_hook(std::make_unique<TaggedHook<Tag>>(std::move(tag), std::move(hook)));
+}
+
+/// The tag of the first such hook of the node; null where it has none.
+template <class Tag>
+std::shared_ptr<const Tag> post_hook_tag(const Accumulator& node) {
+  for (const auto& hook : node->post_hooks()) {
+    if (const auto* tagged = dynamic_cast<const TaggedHook<Tag>*>(hook.get())) return tagged->tag;
+  }
+  return nullptr;
 }
 
 inline void remove_post_hook(const Accumulator& node, std::uintptr_t key) { node->del_post_hook(key); }
@@ -50,6 +74,20 @@ inline void at_end_of_backward(std::function<void()> callback) {
 inline bool is_only_use(const torch::Tensor& gradient, const torch::Tensor& given) {
   const bool view = given.is_view();
   return gradient.storage().use_count() == (view ? 3 : 2) && (!view || given._base().use_count() == 1);
+}
+
+/// Whether anyone but the holder of `tensor` has it, or another tensor over its storage.
+inline bool is_held(const torch::Tensor& tensor) {
+  return tensor.use_count() > 1 || tensor.storage().use_count() > 1;
+}
+
+/// Moves the storage of a dense tensor, with all tensors that share it, to memory of its own.
+inline void take_private_copy(const torch::Tensor& tensor) {
+  const torch::Storage storage = tensor.storage();
+  at::DataPtr copy = c10::GetCPUAllocator()->allocate(storage.nbytes());
+  std::memcpy(copy.get(), storage.data_ptr().get(), storage.nbytes());
+  // As const as the handle is: libtorch counts on nobody else seeing a storage whose memory moves.
+  storage.unsafeGetStorageImpl()->set_data_ptr(std::move(copy));
 }
 
 /// What libtorch's optimizers know a parameter's state by.

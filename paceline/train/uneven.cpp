@@ -27,6 +27,7 @@ void DistributedDataParallel::State::join() {
   if (!batch_norms.empty() && !stop_agreed) require_all_ended();
   while (!stop_agreed) {
     const torch::NoGradGuard no_grad;
+    look_at_gradients();
     begin_round(StepPrologue::kEnded);
     const auto all = reducer.meet();
     const auto ended = [](const StepPrologue& rank) { return (rank.flags & StepPrologue::kEnded) != 0; };
@@ -38,6 +39,7 @@ void DistributedDataParallel::State::join() {
     finish_round();
   }
   if (ended_early) adopt_state(last_active);
+  changes_of_parameters();  // adopting is none
   ended_early = stop_agreed = stop_requested = false;
 }
 

@@ -1,53 +1,21 @@
 // What the ranks decide in a round. All of it follows from what every rank said in the step's header, so that all
 // decide the same without another message.
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
-#include <map>
-#include <sstream>
+#include <utility>
 
 #include "paceline/base/finite.h"
-#include "paceline/base/hash.h"
 #include "paceline/train/data_parallel_state.h"
-#include "paceline/train/optimizer_state.h"
+#include "paceline/train/plain_tensor.h"
+#include "paceline/train/replica_comparison.h"
 
 namespace paceline {
-namespace {
-
-std::span<const std::byte> bytes_of(const torch::Tensor& dense) {
-  return {static_cast<const std::byte*>(dense.data_ptr()), dense.nbytes()};
-}
-
-std::uint64_t hash_of_values(const torch::Tensor& tensor) {
-  if (!tensor.defined()) return 0;
-  return tensor.is_non_overlapping_and_dense() ? hash_of(bytes_of(tensor)) : hash_of(bytes_of(tensor.contiguous()));
-}
-
-/// "rank 2", or "ranks 0 and 1" where there is no majority.
-std::string minority(const std::vector<std::uint64_t>& of_ranks, const std::vector<int>& ranks) {
-  std::map<std::uint64_t, std::vector<int>> groups;
-  for (std::size_t i = 0; i < ranks.size(); ++i) groups[of_ranks[i]].push_back(ranks[i]);
-  std::size_t largest = 0;
-  for (const auto& [hash, members] : groups) largest = std::max(largest, members.size());
-  const auto majorities =
-      std::count_if(groups.begin(), groups.end(), [&](const auto& g) { return g.second.size() == largest; });
-  std::vector<int> named;
-  for (const auto& [hash, members] : groups) {
-    if (majorities > 1 || members.size() < largest) named.insert(named.end(), members.begin(), members.end());
-  }
-  std::sort(named.begin(), named.end());
-  if (majorities > 1) return fmt::format("ranks {} hold different values", fmt::join(named, ", "));
-  return fmt::format("{} {} from the others", fmt::join(named, ", "), named.size() == 1 ? "differs" : "differ")
-      .insert(0, named.size() == 1 ? "rank " : "ranks ");
-}
-
-}  // namespace
 
 void DistributedDataParallel::State::judge() {
   const bool dropped = judge_uneven();
   judge_finite(dropped);
-  compare_states();
+  compare_replicas();
   if (reducer.rounds() > 1) return;
   for (const auto& [a, b] : reducer.twins()) {
     recorder.add_finding(
@@ -128,8 +96,9 @@ void DistributedDataParallel::State::look_for_not_finite() {
   if (options.not_finite == NotFinite::Unchecked) return;
   for (std::size_t index = 0; index < parameters.size(); ++index) {
     const torch::Tensor& gradient = parameters[index].tensor.grad();
-    if (!gradient.defined() || gradient.layout() != torch::kStrided) continue;
-    const torch::Tensor dense = gradient.is_non_overlapping_and_dense() ? gradient : gradient.contiguous();
+    if (!gradient.defined()) continue;
+    const torch::Tensor values = plain(gradient);
+    const torch::Tensor dense = values.is_non_overlapping_and_dense() ? values : values.contiguous();
     if (!first_not_finite(gradient_dtype(parameters[index]), bytes_of(dense))) continue;
     end.bad_parameter = 1 + index;
     return;
@@ -140,67 +109,42 @@ void DistributedDataParallel::State::look_for_not_finite() {
 void DistributedDataParallel::State::take_state_hash(std::uint32_t flags) {
   const std::uint64_t every = options.check_replicas_every;
   if (comm.world_size() == 1 || every == 0 || reducer.rounds() == 0 || reducer.rounds() % every != 0) return;
-  state_hashes.clear();
   if (flags & StepPrologue::kEnded) return;
-  for (const NamedTensor& parameter : replica.parameters) {
-    state_hashes.emplace_back("parameter '" + parameter.name + "'", hash_of_values(parameter.tensor));
-  }
-  for (std::size_t i = 0; i < optimizers.size(); ++i) {
-    const OptimizerState state = state_of(*optimizers[i], replica.parameters);
-    state_hashes.emplace_back(fmt::format("the scalars of optimizer {} (learning rate, steps, options)", i),
-                              hash_of(state.scalars));
-    for (const NamedTensor& moment : state.tensors) {
-      state_hashes.emplace_back("optimizer state '" + moment.name + "'", hash_of_values(moment.tensor));
-    }
-  }
-  end.state_hash = 1;
-  for (const auto& [name, hash] : state_hashes) {
-    end.state_hash = hash_of(std::as_bytes(std::span(&hash, 1)), end.state_hash);
-  }
-  if (end.state_hash == 0) end.state_hash = 1;  // 0 means that it was not taken
+  end.state_hash = ReplicaHashes::of(replica, optimizers).combined();
 }
 
-void DistributedDataParallel::State::compare_states() {
-  const auto all = reducer.epilogues();
-  std::vector<int> ranks;
-  bool differ = false;
-  for (int rank = 0; rank < comm.world_size(); ++rank) {
-    if (all[rank].state_hash == 0) continue;
-    differ |= !ranks.empty() && all[rank].state_hash != all[ranks[0]].state_hash;
-    ranks.push_back(rank);
+// Of what was changed in place since the last call: all ranks change the same parameters equally often. What goes past
+// version counters, as libtorch's own optimizers do, is not counted.
+std::uint64_t DistributedDataParallel::State::changes_of_parameters() {
+  std::uint64_t versions_now = 0, place = 0;
+  for (const NamedTensor& parameter : replica.parameters) {
+    if (!parameter.tensor.is_inference()) versions_now += ++place * parameter.tensor._version();
   }
-  if (!differ) return;
-  std::string own;
-  for (const auto& [name, hash] : state_hashes) own += fmt::format("{}\t{}\n", hash, name);
-  std::vector<std::istringstream> texts;
-  for (std::string& text : comm.gather(own)) texts.emplace_back(std::move(text));
-  std::string what = "the number of tensors";
-  std::string who = "ranks hold different ones";
-  for (bool found = false, more = true; !found && more;) {
-    std::vector<std::uint64_t> hashes;
-    std::vector<std::string> names;
-    for (const int rank : ranks) {
-      std::uint64_t hash = 0;
-      std::string name;
-      texts[static_cast<std::size_t>(rank)] >> hash;
-      texts[static_cast<std::size_t>(rank)].get();
-      std::getline(texts[static_cast<std::size_t>(rank)], name);
-      hashes.push_back(hash);
-      names.push_back(name);
-    }
-    more = std::any_of(names.begin(), names.end(), [](const std::string& name) { return !name.empty(); });
-    const auto other = std::find_if(names.begin(), names.end(), [&](const std::string& n) { return n != names[0]; });
-    const bool same = std::all_of(hashes.begin(), hashes.end(), [&](std::uint64_t h) { return h == hashes[0]; });
-    if (same && other == names.end()) continue;
-    found = true;
-    what = other == names.end() ? names[0] : names[0] + " on one rank and " + *other + " on another";
-    who = minority(hashes, ranks);
+  return versions_now - std::exchange(versions_seen, versions_now);
+}
+
+// When hashes differ, or one rank has changed a parameter in place and others have not.
+void DistributedDataParallel::State::compare_replicas() {
+  const auto prologues = reducer.prologues();
+  const auto epilogues = reducer.epilogues();
+  const StepPrologue* first = nullptr;
+  std::uint64_t hash = 0;
+  bool suspected = false;
+  for (std::size_t rank = 0; rank < prologues.size(); ++rank) {
+    if (prologues[rank].flags & StepPrologue::kEnded) continue;
+    if (first == nullptr) first = &prologues[rank];
+    if (hash == 0) hash = epilogues[rank].state_hash;
+    suspected |= prologues[rank].changes != first->changes || epilogues[rank].state_hash != hash;
   }
+  if (!suspected || options.check_replicas_every == 0) return;
+  const bool ended = prologues[static_cast<std::size_t>(comm.rank())].flags & StepPrologue::kEnded;
+  const auto difference = difference_of_replicas(comm, ended ? ReplicaHashes{} : ReplicaHashes::of(replica, optimizers));
+  if (!difference) return;
   comm.fail(
       {Fault::ReplicasDrifted,
-       fmt::format("the replicas of model '{}' have drifted apart before step {}: {} of {}. Something changes them "
-                   "on some ranks only",
-                   options.name, reducer.rounds() - 1, who, what),
+       fmt::format("the replicas of model '{}' have drifted apart before step {}: {}. Something changes them on some "
+                   "ranks only",
+                   options.name, reducer.rounds() - 1, *difference),
        comm.rank()});
 }
 
