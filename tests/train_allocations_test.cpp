@@ -54,7 +54,7 @@ Counts count_unwrapped() {
   std::vector<compat::Accumulator> held;
   for (const auto& parameter : model->parameters()) {
     held.push_back(compat::gradient_accumulator(parameter));
-    compat::add_post_hook(held.back(), [](const torch::Tensor&) {});
+    compat::add_post_hook<int>(held.back(), nullptr, [](const torch::Tensor&) {});
   }
   const auto handle =
       at::addThreadLocalCallback(at::RecordFunctionCallback(&see_node).scopes({at::RecordScope::BACKWARD_FUNCTION}));

@@ -1,6 +1,7 @@
 // Buffers, and batch norm over all ranks: as in one process, each rank's own, or refused by name.
 #include <gtest/gtest.h>
 
+#include <mutex>
 #include <optional>
 #include <vector>
 
@@ -61,6 +62,35 @@ TEST(A6Buffers, CanBeMadeEqualBeforeAnEvaluation) {
     ddp.sync_buffers(Buffers::Average);
     EXPECT_TRUE(test::same_on_all_ranks(comm, test::hash_of_tensors(model->buffers())));
   });
+}
+
+// Libtorch allows it; statistics that are averaged between the backwards must not forbid it. A buffer that a graph
+// holds must not change unseen.
+TEST(A6Buffers, OfTwoForwardsMayBeMadeEqualBetweenTheirBackwards) {
+  for (const Buffers how : {Buffers::Average, Buffers::Broadcast}) {
+    test::on_ranks(2, ThreadEngine::SharedMemory, [how](const Comm& comm) {
+      Sequential model(torch::nn::Linear(12, 4), torch::nn::BatchNorm1d(4));
+      DistributedDataParallel ddp(*model, comm, {.buffers = how});
+      for (int step = 0; step < 2; ++step) {
+        const auto first = model->forward(Samples(8).data * (comm.rank() + 1)).pow(2).mean();
+        const auto second = model->forward(Samples(8).data * (comm.rank() + 2)).pow(3).mean();
+        first.backward();
+        EXPECT_NO_THROW(second.backward());
+      }
+      EXPECT_TRUE(test::same_on_all_ranks(comm, test::hash_of_tensors(model->buffers())));
+    });
+    test::on_ranks(2, ThreadEngine::SharedMemory, [how](const Comm& comm) {
+      struct Scaled : torch::nn::Module {
+        torch::Tensor w = register_parameter("w", torch::ones({3})), scale = register_buffer("scale", torch::ones({3}));
+      } model;
+      DistributedDataParallel ddp(model, comm, {.buffers = how});
+      if (comm.rank() == 1) model.scale.mul_(3);
+      const auto first = (model.w * model.scale).sum(), second = (model.w * model.scale).pow(2).sum();
+      first.backward();
+      if (comm.rank() == 0) return;
+      EXPECT_THROW(second.backward(), c10::Error);
+    });
+  }
 }
 
 // Against libtorch's own batch norm in one process over the batches of all ranks, of as many samples as `counts` says.
@@ -177,6 +207,48 @@ TEST(SyncBatchNorm, BackwardIsTheDerivative) {
     auto up = x.detach().clone(), down = x.detach().clone();
     up.view(-1)[i] += 1e-6, down.view(-1)[i] -= 1e-6;
     EXPECT_NEAR(gradient.view(-1)[i].item<double>(), ((loss(up) - loss(down)) / 2e-6).item<double>(), 1e-6);
+  }
+}
+
+// A gradient penalty: derivatives of the norm of the input's gradient, against libtorch's batch norm in one process.
+TEST(SyncBatchNorm, SecondDerivativesAreThoseOfOneProcess) {
+  constexpr std::int64_t kRows = 4;
+  const auto network = [](auto norm) {
+    torch::manual_seed(3);
+    Sequential model(torch::nn::Linear(12, 5), norm, torch::nn::Tanh(), torch::nn::Linear(5, 1));
+    model->to(torch::kDouble);
+    return model;
+  };
+  // Sums, so that the ranks' losses add up to that of one process.
+  const auto penalty = [](Sequential& model, const torch::Tensor& rows) {
+    auto x = rows.detach().clone().requires_grad_(true);
+    const auto score = model->forward(x).pow(2).sum();
+    const auto gradient = torch::autograd::grad({score}, {x}, {}, true, true)[0];
+    (gradient.pow(2).sum() + score).backward();
+  };
+  for (const int ranks : {1, 2, 3, 4}) {
+    const auto data = Samples(ranks * kRows, torch::kDouble).data;
+    Sequential reference = network(torch::nn::BatchNorm1d(5));
+    penalty(reference, data);
+    test::on_ranks(ranks, ThreadEngine::SharedMemory, [&](const Comm& comm) {
+      Sequential model;
+      {
+        static std::mutex one_at_a_time;  // libtorch's generator
+        const std::lock_guard lock(one_at_a_time);
+        model = network(SyncBatchNorm(5));
+      }
+      DistributedDataParallel ddp(*model, comm, {.bucket_bytes = 64, .reduction = Reduction::Sum});
+      for (int step = 0; step < 2; ++step) {
+        for (auto& p : model->parameters()) p.mutable_grad().reset();
+        penalty(model, data.slice(0, comm.rank() * kRows, (comm.rank() + 1) * kRows));
+        for (std::size_t i = 0; i < model->parameters().size(); ++i) {
+          const auto wanted = reference->parameters()[i].grad();
+          EXPECT_LE((model->parameters()[i].grad() - wanted).abs().max().item<double>(),
+                    1e-12 * std::max(1.0, wanted.abs().max().item<double>()))
+              << "parameter " << i << " of " << ranks << " rank(s)";
+        }
+      }
+    });
   }
 }
 

@@ -94,8 +94,8 @@ TEST(Lending, GradientsAreComputedWhereTheyAreSentFrom) {
     for (std::size_t i = 0; i < computed_at.size(); ++i) {
       const torch::Tensor of = model->parameters()[i];
       held.push_back(compat::gradient_accumulator(of));
-      compat::add_post_hook(held.back(),
-                            [&computed_at, of, i](const torch::Tensor&) { computed_at[i] = of.grad().data_ptr(); });
+      compat::add_post_hook<int>(
+          held.back(), nullptr, [&computed_at, of, i](const torch::Tensor&) { computed_at[i] = of.grad().data_ptr(); });
     }
     DistributedDataParallel ddp(*model, comm, kApart);
     Optimizer<torch::optim::SGD> optimizer(ddp, model->parameters(), torch::optim::SGDOptions(0.1));

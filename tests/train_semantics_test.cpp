@@ -118,17 +118,17 @@ TEST(A4Unused, ParametersGetTheGradientOfOneProcessAccumulating) {
 }
 
 TEST(Refused, AStepAfterTheModuleWasCast) {
-  expect_all_say(failures(2,
-                          [](const Comm& comm) {
-                            Sequential model = test::mlp();
-                            DistributedDataParallel ddp(*model, comm);
-                            model->to(torch::kDouble);
-                            Optimizer<torch::optim::SGD> optimizer(ddp, model->parameters(),
-                                                                   torch::optim::SGDOptions(0.1));
-                            test::loss_of(model, Samples(kBatch, torch::kDouble)).backward();
-                            optimizer.step();
-                          }),
-                 {"ABORTED", "'0.weight' was cast, moved, frozen or unfrozen after its module was wrapped"});
+  expect_all_say(
+      failures(2,
+               [](const Comm& comm) {
+                 Sequential model = test::mlp();
+                 DistributedDataParallel ddp(*model, comm);
+                 model->to(torch::kDouble);
+                 Optimizer<torch::optim::SGD> optimizer(ddp, model->parameters(), torch::optim::SGDOptions(0.1));
+                 test::loss_of(model, Samples(kBatch, torch::kDouble)).backward();
+                 optimizer.step();
+               }),
+      {"ABORTED", "'0.weight' was cast, moved, loaded (torch::load), frozen or unfrozen after its module was wrapped"});
 }
 
 TEST(Refused, ABackwardAfterPartOfTheModuleWasCast) {
@@ -342,7 +342,7 @@ TEST(Refused, AParameterThatWasFrozenWhenItWasWrapped) {
                             model->parameters()[0].requires_grad_(true);
                             test::loss_of(model, Samples(kBatch)).backward();
                           }),
-                 {"ABORTED", "'0.weight' was cast, moved, frozen or unfrozen"});
+                 {"ABORTED", "'0.weight' was cast, moved, loaded (torch::load), frozen or unfrozen"});
 }
 
 TEST(Refused, AnOptimizerOfOtherParameters) {

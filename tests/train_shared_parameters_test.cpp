@@ -30,8 +30,7 @@ struct ActorCritic {
     for (auto& p : parameters()) p.copy_(torch::randn(p.sizes(), generator, torch::kDouble));
   }
   std::vector<torch::Tensor> parameters() const {
-    return {trunk->weight,      trunk->bias,        actor.head->weight,
-            actor.head->bias,   critic.head->weight, critic.head->bias};
+    return {trunk->weight, trunk->bias, actor.head->weight, actor.head->bias, critic.head->weight, critic.head->bias};
   }
   torch::Tensor actor_loss(const torch::Tensor& x) { return actor.forward(x).pow(2).mean(); }
   torch::Tensor critic_loss(const torch::Tensor& x) { return critic.forward(x).sin().mean(); }
@@ -183,7 +182,8 @@ TEST(Refused, SharedParametersThatWouldBeAveragedInTwoWays) {
   // Two pairs of four ranks, in two ways.
   test::expect_all_say(test::failures(4,
                                       [](const Comm& comm) {
-                                        const Comm rows = comm.split(comm.rank() / 2), columns = comm.split(comm.rank() % 2);
+                                        const Comm rows = comm.split(comm.rank() / 2),
+                                                   columns = comm.split(comm.rank() % 2);
                                         ActorCritic models;
                                         DistributedDataParallel actor(models.actor, rows, {.name = "actor"});
                                         DistributedDataParallel critic(models.critic, columns);

@@ -286,57 +286,6 @@ TEST(NotFinite, CanBeLetPass) {
   });
 }
 
-// ---- Replicas that drift apart
-
-template <class Disturb>
-std::vector<std::string> drift(int n, std::uint64_t every, Disturb disturb) {
-  return failures(n, [&](const Comm& comm) {
-    Sequential model = test::mlp();
-    DistributedDataParallel ddp(*model, comm, {.check_replicas_every = every});
-    Optimizer<torch::optim::SGD> optimizer(ddp, model->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
-    const Samples all(n * kBatch);
-    for (int step = 0; step < 10; ++step) {
-      optimizer.zero_grad();
-      test::loss_of(model, all.part(comm.rank() * kBatch, kBatch)).backward();
-      optimizer.step();
-      if (step == 4 && comm.rank() == 1) disturb(model, optimizer);
-    }
-  });
-}
-
-TEST(Drift, OfAParameterNamesItAndTheMinorityRank) {
-  const auto disturb = [](Sequential& model, auto&) {
-    const torch::NoGradGuard no_grad;
-    model->parameters()[3][0] += 1e-6;
-  };
-  expect_all_say(drift(3, 2, disturb),
-                 {"E303 MISMATCH", "before step 6", "rank 1 differs from the others of parameter '2.bias'"});
-  expect_all_say(drift(2, 3, disturb),
-                 {"E303 MISMATCH", "before step 6", "ranks 0, 1 hold different values of parameter '2.bias'"});
-}
-
-TEST(Drift, OfALearningRateOrAMomentIsFound) {
-  expect_all_say(
-      drift(3, 1,
-            [](auto&, torch::optim::Optimizer& optimizer) { optimizer.param_groups()[0].options().set_lr(0.01); }),
-      {"E303 MISMATCH", "before step 5",
-       "rank 1 differs from the others of the scalars of optimizer 0 (learning rate"});
-  expect_all_say(drift(3, 1,
-                       [](Sequential&, torch::optim::Optimizer& optimizer) {
-                         auto& state = static_cast<torch::optim::SGDParamState&>(*optimizer.state().begin()->second);
-                         state.momentum_buffer().add_(1);
-                       }),
-                 {"E303 MISMATCH", "before step 5", "optimizer state '", ".momentum_buffer'"});
-}
-
-TEST(Drift, IsNotLookedForWhenSwitchedOff) {
-  const auto messages = drift(2, 0, [](Sequential& model, auto&) {
-    const torch::NoGradGuard no_grad;
-    model->parameters()[0] += 1;
-  });
-  for (const auto& message : messages) EXPECT_EQ(message, "");
-}
-
 // ---- Clipping
 
 TEST(Clip, IsThatOfOneProcessAndEqualOnAllRanks) {

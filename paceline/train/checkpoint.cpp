@@ -100,6 +100,18 @@ void require_numbers(const JobState& job) {
   }
 }
 
+/// Rank 0's replica is written for all.
+void require_equal_replicas(const DistributedDataParallel& ddp) {
+  if (ddp.options().check_replicas_every == 0) return;
+  const auto difference = ddp.replica_difference();
+  if (!difference) return;
+  throw Error(Fault::ReplicasDrifted,
+              fmt::format("the replicas of model '{}' have drifted apart and are not saved: {}. Something changes them "
+                          "on some ranks only",
+                          ddp.options().name, *difference),
+              ddp.comm().rank());
+}
+
 /// The newest sound checkpoint, its contents and what is wrong with newer ones, as JSON; "" where there is none at all.
 std::string choose(const fs::path& folder) {
   const auto all = checkpoints(folder);
@@ -190,6 +202,7 @@ fs::path save(const fs::path& folder, DistributedDataParallel& ddp, const JobSta
     require_numbers(job);
     return std::string();
   });
+  require_equal_replicas(ddp);
   const fs::path part = agree(comm, [&] { return first ? begin_checkpoint(folder).string() : std::string(); })[0];
   try {
     const auto files = agree(comm, [&] { return write_files(part, ddp); });

@@ -75,14 +75,13 @@ std::vector<torch::Tensor> tensors(const std::vector<NamedTensor>& parameters) {
 // The checks come first: a reducer on ranks with different models would find out later and say less.
 Replica checked_replica(const torch::nn::Module& module, const Comm& comm, const DataParallelOptions& options) {
   Replica replica = Replica::of(module);
-  require_same_replica(
-      comm, replica, options.name,
-      fmt::format("options with buckets of {} bytes, {}, uneven {}, ended ranks {}, not finite {}, "
-                  "replicas checked every {}, buffers {}, wire {}{}",
-                  options.bucket_bytes, to_string(options.reduction), static_cast<int>(options.uneven),
-                  static_cast<int>(options.ended_ranks), static_cast<int>(options.not_finite),
-                  options.check_replicas_every, static_cast<int>(options.buffers), static_cast<int>(options.wire),
-                  SharedParameters(trainable(replica)).describe()));
+  require_same_replica(comm, replica, options.name,
+                       fmt::format("options with buckets of {} bytes, {}, uneven {}, ended ranks {}, not finite {}, "
+                                   "replicas checked every {}, buffers {}, wire {}{}",
+                                   options.bucket_bytes, to_string(options.reduction), static_cast<int>(options.uneven),
+                                   static_cast<int>(options.ended_ranks), static_cast<int>(options.not_finite),
+                                   options.check_replicas_every, static_cast<int>(options.buffers),
+                                   static_cast<int>(options.wire), SharedParameters(trainable(replica)).describe()));
   broadcast_replica(comm, replica, 0);
   return replica;
 }
@@ -192,7 +191,8 @@ DistributedDataParallel::State::State(torch::nn::Module& module, const Comm& wit
       probes(parameters.size()),
       versions(parameters.size()),
       users_own(parameters.size()),
-      hooks(tensors(parameters), owner(), [this](std::size_t index, const torch::Tensor& given) { on_gradient(index, given); }),
+      hooks(tensors(parameters), owner(),
+            [this](std::size_t index, const torch::Tensor& given) { on_gradient(index, given); }),
       watch(comm.timeline(), [this] { on_node(); }) {
   shared.require_same_average(comm, options.reduction);
   bind_slots();

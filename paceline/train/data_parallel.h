@@ -86,7 +86,8 @@ struct DataParallelOptions {
   /// Gradients are looked at just before they are sent off; in a world of one, after backward.
   NotFinite not_finite = NotFinite::Raise;
   /// Averagings between two comparisons of all ranks' parameters and optimizers, which throw Mismatch naming the first
-  /// that differs and the rank. 0 for none.
+  /// that differs and the rank. They are also compared in the averaging after one rank alone has changed a parameter in
+  /// place, and by save(). 0 for none of these.
   std::uint64_t check_replicas_every = 100;
   /// After each averaging, never inside of forward. For once in a while, as before an evaluation: sync_buffers().
   Buffers buffers = Buffers::Own;
@@ -105,11 +106,17 @@ struct UnusedParameters {
 ///
 /// Construction is collective: it checks that all ranks hold the same parameters and buffers (names, shapes, types;
 /// Mismatch names the first that differs and two ranks) and sends rank 0's values to all. The hooks live on the
-/// parameters, so call the module as ever. Construct it after the module has its final type and place, and keep both
-/// alive together. Only one backward at a time, on the thread that constructed this. Each wrapped model communicates by
-/// itself, so several may share `comm`; ranks must run their backwards in the same order. A backward that reaches no
-/// parameter on some rank averages nothing there: call average() instead. A backward inside another one, as re-entrant
-/// checkpointing runs it, is part of that one, and what it reaches is averaged at its end.
+/// parameters, so call the module as ever. Construct it after the module has its final type, place and values
+/// (torch::load and to() take the hooks away, which the next backward says), and keep both alive together. Only one
+/// backward at a time, on the thread that constructed this; it may be destroyed on another. Each wrapped model
+/// communicates by itself, so several may share `comm`; ranks must run their backwards in the same order. Of parameters
+/// that models share, the wrapper constructed first averages the gradients, so these are the sum of all losses' means;
+/// both wrappers take the same ranks and Reduction, and the first lives as long as the second. A backward that reaches
+/// no parameter on some rank averages nothing there: call average() instead. A backward inside another one, as
+/// re-entrant checkpointing runs it, is part of that one, and what it reaches is averaged at its end.
+///
+/// grad() is as libtorch would leave it: a gradient that is kept beyond zero_grad() keeps its values, memory that the
+/// user has put there gets the mean in place. Sparse gradients become dense. Complex parameters are refused.
 ///
 /// Within backward() the Errors of Comm can be thrown. A backward that ends in an exception of the user's leaves the
 /// other ranks waiting, so the next backward, the optimizer's step() or the destructor aborts the communicator.
@@ -169,8 +176,8 @@ class DistributedDataParallel {
   /// How many averagings were dropped (NotFinite::Skip, Uneven::Stop).
   std::uint64_t skipped_rounds() const;
 
-  /// Collective. What differs between the replicas of ranks, parameters and optimizers, and on which ranks; nothing where
-  /// all are equal. Reads all of them.
+  /// Collective. What differs between the replicas of ranks, parameters and optimizers, and on which ranks; nothing
+  /// where all are equal. Reads all of them.
   std::optional<std::string> replica_difference() const;
 
   /// Optimizer<> makes itself known, so that it is compared, saved and handed on with the model.

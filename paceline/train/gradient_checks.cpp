@@ -152,11 +152,12 @@ void DistributedDataParallel::State::fail_abandoned() {
 }
 
 void DistributedDataParallel::State::fail_changed(const std::string& name) {
-  fail(ErrorCode::Aborted,
-       fmt::format("parameter '{}' was cast, moved, loaded in another type (torch::load), frozen or unfrozen after its "
-                   "module was wrapped (on rank {}), so its gradient is not averaged; load the module and bring it into "
-                   "the form in which it is trained before wrapping it",
-                   name, comm.rank()));
+  fail(
+      ErrorCode::Aborted,
+      fmt::format("parameter '{}' was cast, moved, loaded (torch::load), frozen or unfrozen after its "
+                  "module was wrapped (on rank {}), so its gradient is not averaged; load the module and bring it into "
+                  "the form in which it is trained before wrapping it",
+                  name, comm.rank()));
 }
 
 }  // namespace paceline

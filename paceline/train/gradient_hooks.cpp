@@ -7,9 +7,9 @@ GradientHooks::GradientHooks(const std::vector<torch::Tensor>& parameters, Gradi
   const auto tag = std::make_shared<const GradientOwner>(std::move(owner));
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     const auto accumulator = compat::gradient_accumulator(parameters[i]);
-    hooks_.push_back({accumulator, compat::add_post_hook(accumulator, tag, [on_gradient, i](const torch::Tensor& given) {
-                        on_gradient(i, given);
-                      })});
+    hooks_.push_back(
+        {accumulator, compat::add_post_hook(accumulator, tag,
+                                            [on_gradient, i](const torch::Tensor& given) { on_gradient(i, given); })});
   }
 }
 

@@ -72,7 +72,8 @@ std::optional<std::string> difference_of_replicas(const Comm& comm, const Replic
   for (int rank = 0; rank < comm.world_size(); ++rank) {
     if (all[rank] != 0) ranks.push_back(rank);
   }
-  if (std::all_of(ranks.begin(), ranks.end(), [&](int rank) { return all[rank] == all[ranks[0]]; })) return std::nullopt;
+  if (std::all_of(ranks.begin(), ranks.end(), [&](int rank) { return all[rank] == all[ranks[0]]; }))
+    return std::nullopt;
 
   std::string text;
   for (const auto& entry : own.entries) text += fmt::format("{}\t{}\n", entry.hash, entry.name);
@@ -94,8 +95,7 @@ std::optional<std::string> difference_of_replicas(const Comm& comm, const Replic
     const auto other = std::find_if(names.begin(), names.end(), [&](const std::string& n) { return n != names[0]; });
     const bool same = std::all_of(hashes.begin(), hashes.end(), [&](std::uint64_t h) { return h == hashes[0]; });
     if (same && other == names.end()) continue;
-    const std::string what =
-        other == names.end() ? names[0] : names[0] + " on one rank and " + *other + " on another";
+    const std::string what = other == names.end() ? names[0] : names[0] + " on one rank and " + *other + " on another";
     return fmt::format("{} of {}", minority(hashes, ranks), what);
   }
   return "ranks hold different numbers of tensors";

@@ -5,6 +5,14 @@
 namespace paceline {
 
 Report collect_report(const DistributedDataParallel& ddp, const ReportOptions& options) {
+  if (const auto difference = ddp.replica_difference()) {
+    ddp.recorder().add_finding(
+        {.id = "replicas_drifted",
+         .severity = Severity::Error,
+         .evidence = "the replicas have drifted apart: " + *difference,
+         .fix = "find what changes parameters, moments or learning rates on some ranks only; smaller "
+                "check_replicas_every narrows down the step"});
+  }
   std::vector<RankSummary> ranks;
   RankSummary own = ddp.recorder().summary();
   own.network = network_facts(ddp.comm().links());

@@ -25,7 +25,8 @@ std::vector<NamedTensor> SharedParameters::others(const std::vector<NamedTensor>
 
 std::string SharedParameters::describe() const {
   std::string text;
-  for (const Shared& s : shared_) text += fmt::format(", '{}' averaged with model '{}'", s.parameter.name, s.owner_model);
+  for (const Shared& s : shared_)
+    text += fmt::format(", '{}' averaged with model '{}'", s.parameter.name, s.owner_model);
   return text;
 }
 

@@ -107,7 +107,8 @@ struct SumOverRanks : torch::autograd::Function<SumOverRanks> {
 };
 
 /// (C, ...) to (2C): both in one message.
-variable_list two_sums_over_ranks(const torch::Tensor& a, const torch::Tensor& b, const std::shared_ptr<const Link>& link) {
+variable_list two_sums_over_ranks(const torch::Tensor& a, const torch::Tensor& b,
+                                  const std::shared_ptr<const Link>& link) {
   return SumOverRanks::apply(torch::cat({a, b}), link).chunk(2);
 }
 
@@ -153,8 +154,14 @@ struct Normalize : torch::autograd::Function<Normalize> {
     const torch::Tensor of_input =
         (gradient - per_channel(means[0].to(type), gradient) - values * per_channel(means[1].to(type), gradient)) *
         per_channel(scale, gradient);
-    return {of_input,        of_weight.to(scale.scalar_type()), of_bias.to(scale.scalar_type()), torch::Tensor(),
-            torch::Tensor(), torch::Tensor(),                   torch::Tensor(),                 torch::Tensor()};
+    return {of_input,
+            of_weight.to(scale.scalar_type()),
+            of_bias.to(scale.scalar_type()),
+            torch::Tensor(),
+            torch::Tensor(),
+            torch::Tensor(),
+            torch::Tensor(),
+            torch::Tensor()};
   }
 
   /// The same as a function of input, weight and gradient, through the statistics too.

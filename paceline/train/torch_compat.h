@@ -77,9 +77,7 @@ inline bool is_only_use(const torch::Tensor& gradient, const torch::Tensor& give
 }
 
 /// Whether anyone but the holder of `tensor` has it, or another tensor over its storage.
-inline bool is_held(const torch::Tensor& tensor) {
-  return tensor.use_count() > 1 || tensor.storage().use_count() > 1;
-}
+inline bool is_held(const torch::Tensor& tensor) { return tensor.use_count() > 1 || tensor.storage().use_count() > 1; }
 
 /// Moves the storage of a dense tensor, with all tensors that share it, to memory of its own.
 inline void take_private_copy(const torch::Tensor& tensor) {

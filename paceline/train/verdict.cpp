@@ -138,7 +138,8 @@ void DistributedDataParallel::State::compare_replicas() {
   }
   if (!suspected || options.check_replicas_every == 0) return;
   const bool ended = prologues[static_cast<std::size_t>(comm.rank())].flags & StepPrologue::kEnded;
-  const auto difference = difference_of_replicas(comm, ended ? ReplicaHashes{} : ReplicaHashes::of(replica, optimizers));
+  const auto difference =
+      difference_of_replicas(comm, ended ? ReplicaHashes{} : ReplicaHashes::of(replica, optimizers));
   if (!difference) return;
   comm.fail(
       {Fault::ReplicasDrifted,
