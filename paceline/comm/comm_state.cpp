@@ -9,6 +9,7 @@ namespace paceline {
 
 Comm::State::~State() {
   staging = {};  // before the engine it came from
+  if (board) board->leave(name_on_board);
   if (!engine || std::uncaught_exceptions() == 0) {
     let_go_of_orphans();
   } else if (const auto known = parent.lock()) {
@@ -48,10 +49,11 @@ void Comm::State::let_go_of_orphans() {
 }
 
 void Comm::State::tell(const Error& error) noexcept {
+  if (error.cause() == Cause::Consequence) heard_of_another = true;
   // Of a lost host the launchers told this rank, and the store may be there.
   if (error.code() == ErrorCode::InvalidArgument || error.fault() == Fault::HostLost || failure_told) return;
   failure_told = true;
-  if (store) store->fail(job_rank, error.label(), error.message());
+  if (store) store->fail(job_rank, error);
 }
 
 /// `sequence` is what the board calls the operation in which the action is; an exception ends it there too.
@@ -66,7 +68,7 @@ auto Comm::State::on_board(std::uint64_t sequence, Action&& action) {
 }
 
 void Comm::State::join() {
-  name_on_board = board_name(name);
+  if (board) name_on_board = board->join(name, world_size);
   const std::uint64_t sequence = board ? board->enter_join(name_on_board) : 0;
   engine = on_board(sequence, [&] { return make_engine(name, rank, world_size); });
   if (board) board->complete(sequence, BoardWriter::kFew);

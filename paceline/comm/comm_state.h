@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -32,6 +33,7 @@ struct Comm::State {
   std::uint64_t child_count = 0;
   std::optional<std::uint64_t> seed;
   bool failure_told = false;
+  std::atomic<bool> heard_of_another = false;  // rank's failure: its own end is no cause
 
   // abort() reaches the communicators made from this one, also from another thread.
   std::mutex family_mutex;

@@ -190,6 +190,7 @@ void NodeZero::advance() {
     lines_.push_back(*table);
     tell_all({{"kind", "say"}, {"text", *table}});
   }
+  if (const auto& why = roundup_.why_none_goes_on(); why && !verdict_) verdict_ = standstill_verdict(*why);
   if (placement_ || verdict_) return;
   if (missing().empty()) begin();
   else if (deadline_.passed()) give_up();
