@@ -202,8 +202,8 @@ void NodeZero::handle(const LineEvent& event) {
   switch (event.kind) {
     case LineEvent::Kind::Opened: {
       // Where no secret is needed, others of this machine must still not join.
-      const auto user = nodes_.secret ? ::geteuid() : socket_owner(*event.peer);
-      if (user != ::geteuid()) return refuse(event.line, "it is of another user, and this job has no secret");
+      const std::string why = nodes_.secret ? "" : why_not_ours(socket_owner(*event.peer, *event.own));
+      if (!why.empty()) return refuse(event.line, why);
       callers_.insert({event.line, {*event.own, *event.peer}});
       return;
     }
