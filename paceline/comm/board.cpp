@@ -73,13 +73,11 @@ UniqueFd open_address(const std::string& address) {
   }
   // Of another PID namespace, /proc may show another job's.
   std::int32_t owner = 0;
-  const bool is_it = slots_of(shown.get()) > 0 &&
-                     ::pread(shown.get(), &owner, sizeof owner, offsetof(BoardHeader, launcher)) == sizeof owner &&
-                     owner == launcher;
-  if (!is_it) {
+  const auto length = ::pread(shown.get(), &owner, sizeof owner, offsetof(BoardHeader, launcher));
+  if (slots_of(shown.get()) > 0 && (length != sizeof owner || owner != launcher)) {
     throw Error(ErrorCode::System,
                 fmt::format("descriptor {} is not the launcher's job board (what closed it, between the launcher and "
-                            "this program?), and /proc/{} is another process",
+                            "this program?), and /proc/{} shows another job's",
                             descriptor, launcher));
   }
   return shown;
