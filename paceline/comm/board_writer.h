@@ -89,8 +89,10 @@ class BoardWriter {
                     const char* label);
   void note_thread() {
     static thread_local char here;
-    const char* const last = thread_seen_.exchange(&here, std::memory_order_relaxed);
-    if (last != &here && last != nullptr) slot_.unclear.store(1, std::memory_order_relaxed);
+    const char* const last = thread_seen_.load(std::memory_order_relaxed);
+    if (last == &here) return;
+    thread_seen_.store(&here, std::memory_order_relaxed);
+    if (last != nullptr) slot_.unclear.store(1, std::memory_order_relaxed);
   }
   void beat();
 
