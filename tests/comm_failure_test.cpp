@@ -135,6 +135,19 @@ TEST_P(Failures, OfAFailureThatAllSeeTheRankThatItIsAboutIsTheCause) {
   }
 }
 
+TEST_P(Failures, ARankThatHeardACauseInOneCommunicatorPassesItOnInAnother) {
+  const auto all = outcomes(3, GetParam(), [](const Comm& comm) {
+    const Comm pair = comm.split(comm.rank() == 0 ? 0 : 1), others = comm.split(comm.rank() == 2 ? 0 : 1);
+    if (comm.rank() == 2) pair.fail({ErrorCode::Corrupt, "a page is torn", pair.rank(), pair.rank()});
+    if (comm.rank() == 1) pair.barrier();
+    others.barrier();  // rank 0 waits for rank 1, which hears of rank 2
+  });
+  for (int rank = 0; rank < 3; ++rank) {
+    EXPECT_EQ(all[rank].cause, rank == 2 ? Cause::First : Cause::Consequence) << rank;
+    EXPECT_EQ(all[rank].fault, Fault::Damaged) << rank << all[rank].message;
+  }
+}
+
 TEST_P(Failures, ARankThatEndsEarlyIsNamed) {
   const auto all = outcomes(3, GetParam(), [](const Comm& comm) {
     comm.barrier();

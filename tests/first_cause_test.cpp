@@ -200,7 +200,7 @@ TEST(Script, DoesNotHideThatMemoryRanOut) {
 // ---- Ranks that wait for each other.
 
 TEST(Standstill, RanksThatWaitInDifferentCommunicatorsAreEndedAndTold) {
-  Job job(run_worker(2, "RanksWaitInDifferentCommunicators"));
+  Job job(run_worker(2, "RanksWaitInDifferentCommunicators", {"--stuck", "0.5"}));
   EXPECT_EQ(job.wait(), 78);
   EXPECT_EQ(count(job.out(), "heard: [paceline E305 MISMATCH] rank "), 2u) << job.out();
   EXPECT_TRUE(contains(job.err(), "all ranks wait for each other")) << job.err();

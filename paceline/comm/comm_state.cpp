@@ -17,8 +17,13 @@ Comm::State::~State() {
     for (auto& orphan : orphans) known->orphans.push_back(std::move(orphan));
     known->orphans.push_back(std::move(engine));
   } else {
-    abort_family({ErrorCode::Aborted, fmt::format("rank {} left with an exception", rank), rank, rank});
+    abort_family(last_words(fmt::format("rank {} left with an exception", rank)));
   }
+}
+
+Error Comm::State::last_words(const std::string& own) {
+  const std::lock_guard lock(family_mutex);
+  return heard ? *heard : Error(ErrorCode::Aborted, own, rank, rank);
 }
 
 void Comm::State::abort_family(const Error& cause) noexcept {
@@ -49,11 +54,21 @@ void Comm::State::let_go_of_orphans() {
 }
 
 void Comm::State::tell(const Error& error) noexcept {
-  if (error.cause() == Cause::Consequence) heard_of_another = true;
+  if (error.cause() == Cause::Consequence) remember(error);
   // Of a lost host the launchers told this rank, and the store may be there.
   if (error.code() == ErrorCode::InvalidArgument || error.fault() == Fault::HostLost || failure_told) return;
   failure_told = true;
   if (store) store->fail(job_rank, error);
+}
+
+void Comm::State::remember(const Error& consequence) {
+  {
+    const std::lock_guard lock(family_mutex);
+    if (!heard) heard = consequence;
+  }
+  // Which counts ranks in another way.
+  const Error above(consequence.fault(), consequence.message(), Error::kNoRank, Error::kNoRank, Cause::Consequence);
+  if (const auto known = parent.lock()) known->remember(above);
 }
 
 /// `sequence` is what the board calls the operation in which the action is; an exception ends it there too.

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <atomic>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -33,12 +32,13 @@ struct Comm::State {
   std::uint64_t child_count = 0;
   std::optional<std::uint64_t> seed;
   bool failure_told = false;
-  std::atomic<bool> heard_of_another = false;  // rank's failure: its own end is no cause
 
   // abort() reaches the communicators made from this one, also from another thread.
   std::mutex family_mutex;
   std::weak_ptr<State> parent;
   std::vector<std::weak_ptr<State>> children;
+  std::optional<Error>
+      heard;  // the first failure of another rank, here or in a child: then this rank's end is no cause
   /// Engines of children that an exception has destroyed: their peers wait for the reason, which comes with abort().
   std::vector<std::unique_ptr<Engine>> orphans;
   Buffer staging;                  // for operands that the engine does not reach
@@ -65,6 +65,8 @@ struct Comm::State {
     }
   }
   void tell(const Error& error) noexcept;
+  /// What the others hear when this rank gives up: of what it has heard itself, or else this.
+  Error last_words(const std::string& own);
   void add_links(std::vector<LinkInfo>& all);
   void abort_family(const Error& cause) noexcept;
   /// The exception that made them was caught: this rank goes on without them.
@@ -83,6 +85,7 @@ struct Comm::State {
  private:
   template <class Action>
   auto on_board(std::uint64_t sequence, Action&& action);
+  void remember(const Error& consequence);
   std::uint64_t carry_out_in_step(const Operation& operation, Algorithm chosen);
 };
 

@@ -79,7 +79,10 @@ JobWatch::News JobWatch::look(Nanoseconds at) {
   const bool stuck = options_.stuck > Nanoseconds(0) && longest >= options_.stuck;
   if (stuck && !told_) news.stuck = stuck_text(views, at, longest);
   news.waited = longest;
-  if (board_.header().world_size == board_.slots()) news.standstill = standstill(views, at, kStandstill);
+  if (board_.header().world_size == board_.slots()) {
+    const Nanoseconds least = options_.stuck > Nanoseconds(0) ? std::min(options_.stuck, kStandstill) : kStandstill;
+    news.standstill = standstill(views, at, least);
+  }
   told_ = stuck;
   return news;
 }

@@ -24,7 +24,7 @@ class JobWatch {
  public:
   /// How often look() should be called.
   static constexpr Nanoseconds kPeriod = std::chrono::milliseconds(250);
-  /// How long ranks must have waited for each other before that is taken for a standstill.
+  /// How long ranks must have waited for each other before that is taken for a standstill, or `stuck` if that is less.
   static constexpr Nanoseconds kStandstill = std::chrono::seconds(5);
   /// The state letter of a process (proc(5)); 'X' if it is gone.
   using StateOf = std::function<char(pid_t)>;
