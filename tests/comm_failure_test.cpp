@@ -138,6 +138,8 @@ TEST_P(Failures, OfAFailureThatAllSeeTheRankThatItIsAboutIsTheCause) {
 TEST_P(Failures, ARankThatHeardACauseInOneCommunicatorPassesItOnInAnother) {
   const auto all = outcomes(3, GetParam(), [](const Comm& comm) {
     const Comm pair = comm.split(comm.rank() == 0 ? 0 : 1), others = comm.split(comm.rank() == 2 ? 0 : 1);
+    if (comm.rank() != 2) others.barrier();
+    if (comm.rank() != 0) pair.barrier();
     if (comm.rank() == 2) pair.fail({ErrorCode::Corrupt, "a page is torn", pair.rank(), pair.rank()});
     if (comm.rank() == 1) pair.barrier();
     others.barrier();  // rank 0 waits for rank 1, which hears of rank 2
@@ -146,6 +148,20 @@ TEST_P(Failures, ARankThatHeardACauseInOneCommunicatorPassesItOnInAnother) {
     EXPECT_EQ(all[rank].cause, rank == 2 ? Cause::First : Cause::Consequence) << rank;
     EXPECT_EQ(all[rank].fault, Fault::Damaged) << rank << all[rank].message;
   }
+}
+
+TEST_P(Failures, ARankThatGivesUpForAnotherReasonThanItsFailureSaysThat) {
+  const auto all = outcomes(2, GetParam(), [](const Comm& comm) {
+    const Comm other = comm.duplicate();
+    comm.barrier();
+    if (comm.rank() == 1) {
+      EXPECT_THROW(other.fail({ErrorCode::Corrupt, "a page is torn", 1, 1}), Error);
+      throw std::runtime_error("the disk is on fire");
+    }
+    comm.barrier();
+  });
+  EXPECT_EQ(all[0].fault, Fault::GaveUp);
+  EXPECT_TRUE(contains(all[0].message, "rank 1 gave up: the disk is on fire")) << all[0].message;
 }
 
 TEST_P(Failures, ARankThatEndsEarlyIsNamed) {

@@ -314,7 +314,7 @@ void Comm::fail(const Error& cause) const {
 void Comm::abort(const std::string& reason) const noexcept {
   if (!state_->engine) return;
   const Error cause =
-      state_->last_words(fmt::format("rank {} gave up: {}", state_->rank, without_stack_frames(reason)));
+      state_->last_words(fmt::format("rank {} gave up: {}", state_->rank, without_stack_frames(reason)), reason);
   // The store first: ranks that hear of it report it there, too, and the first report counts.
   if (state_->store) state_->store->fail(state_->job_rank, cause);
   state_->abort_family(cause);

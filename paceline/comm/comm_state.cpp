@@ -17,13 +17,14 @@ Comm::State::~State() {
     for (auto& orphan : orphans) known->orphans.push_back(std::move(orphan));
     known->orphans.push_back(std::move(engine));
   } else {
-    abort_family(last_words(fmt::format("rank {} left with an exception", rank)));
+    abort_family(last_words(fmt::format("rank {} left with an exception", rank), ""));
   }
 }
 
-Error Comm::State::last_words(const std::string& own) {
+Error Comm::State::last_words(const std::string& own, std::string_view reason) {
   const std::lock_guard lock(family_mutex);
-  return heard ? *heard : Error(ErrorCode::Aborted, own, rank, rank);
+  if (failure && (reason.empty() || reason.find(failure->message()) != std::string_view::npos)) return *failure;
+  return Error(ErrorCode::Aborted, own, rank, rank, failure ? failure->cause() : Cause::First);
 }
 
 void Comm::State::abort_family(const Error& cause) noexcept {
@@ -54,21 +55,23 @@ void Comm::State::let_go_of_orphans() {
 }
 
 void Comm::State::tell(const Error& error) noexcept {
-  if (error.cause() == Cause::Consequence) remember(error);
+  if (error.code() != ErrorCode::InvalidArgument) remember(error);
   // Of a lost host the launchers told this rank, and the store may be there.
   if (error.code() == ErrorCode::InvalidArgument || error.fault() == Fault::HostLost || failure_told) return;
   failure_told = true;
   if (store) store->fail(job_rank, error);
 }
 
-void Comm::State::remember(const Error& consequence) {
+void Comm::State::remember(const Error& error) {
   {
     const std::lock_guard lock(family_mutex);
-    if (!heard) heard = consequence;
+    if (!failure) failure = error;
   }
+  const auto known = parent.lock();
+  if (!known) return;
   // Which counts ranks in another way.
-  const Error above(consequence.fault(), consequence.message(), Error::kNoRank, Error::kNoRank, Cause::Consequence);
-  if (const auto known = parent.lock()) known->remember(above);
+  const int rank_there = error.cause() == Cause::First ? known->rank : Error::kNoRank;
+  known->remember(Error(error.fault(), error.message(), rank_there, rank_there, error.cause()));
 }
 
 /// `sequence` is what the board calls the operation in which the action is; an exception ends it there too.
