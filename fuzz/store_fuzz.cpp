@@ -37,7 +37,7 @@ void carry_out(StoreState& state, std::map<std::string, std::string>& model, con
       break;
     case StoreOp::Get: break;
     case StoreOp::Add: (void)state.add(request.key, request.number); break;
-    case StoreOp::Fail: state.report(static_cast<int>(request.number), request.key, request.value); break;
+    case StoreOp::Fail: state.report(failure_in(request)); break;
     default: break;
   }
   const auto known = model.find(request.key);

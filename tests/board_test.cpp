@@ -227,6 +227,27 @@ TEST(Board, WhatIsNoneIsRefused) {
   EXPECT_THROW(Board(BoardFacts{.slots = 0}), Error);
 }
 
+// As where /proc is of another PID namespace.
+TEST(Board, OfAnotherLauncherIsRefused) {
+  const auto board = new_board();
+  const pid_t other = ::fork();  // has the board, but did not make it
+  if (other == 0) {
+    ::pause();
+    ::_exit(0);
+  }
+  EXPECT_EQ(status_of_child([&] {
+              ::dup2(::open("/dev/null", O_RDWR), board->fd());
+              try {
+                const Board found(fmt::format("{}/{}", board->fd(), other), 0);
+              } catch (const Error& error) {
+                ::_exit(std::string(error.what()).find("shows another job's") != std::string::npos ? 7 : 8);
+              }
+            }),
+            W_EXITCODE(7, 0));
+  ::kill(other, SIGKILL);
+  ::waitpid(other, nullptr, 0);
+}
+
 // ---- The job's failure.
 
 TEST(Board, TheFirstFailureIsWhatAllRanksThrow) {

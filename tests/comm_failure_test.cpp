@@ -13,6 +13,7 @@ namespace {
 struct Outcome {
   Fault fault{};
   std::string message;
+  Cause cause = Cause::First;
 };
 
 /// Runs `body` and returns what each rank threw.
@@ -27,7 +28,7 @@ std::vector<Outcome> outcomes(int n, ThreadEngine engine, const std::function<vo
           try {
             body(comm);
           } catch (const Error& error) {
-            result[static_cast<std::size_t>(comm.rank())] = {error.fault(), error.message()};
+            result[static_cast<std::size_t>(comm.rank())] = {error.fault(), error.message(), error.cause()};
             throw;
           }
         },
@@ -109,6 +110,58 @@ TEST_P(Failures, ARankThatGivesUpEndsTheWaitOfTheOthersWithItsReason) {
     EXPECT_EQ(all[rank].fault, Fault::GaveUp);
     EXPECT_TRUE(contains(all[rank].message, "no space left")) << all[rank].message;
   }
+}
+
+TEST_P(Failures, OnlyTheRankThatGivesUpIsTheCause) {
+  const auto all = outcomes(3, GetParam(), [](const Comm& comm) {
+    comm.barrier();
+    if (comm.rank() == 2) comm.fail({ErrorCode::Corrupt, "a page is torn", 2, 2});
+    comm.barrier();
+  });
+  for (int rank = 0; rank < 3; ++rank) {
+    EXPECT_EQ(all[rank].cause, rank == 2 ? Cause::First : Cause::Consequence) << rank << all[rank].message;
+    EXPECT_EQ(all[rank].fault, Fault::Damaged) << rank;
+  }
+}
+
+TEST_P(Failures, OfAFailureThatAllSeeTheRankThatItIsAboutIsTheCause) {
+  const auto all = outcomes(3, GetParam(), [](const Comm& comm) {
+    comm.barrier();
+    comm.fail({Fault::NotFinite, "rank 1's gradient held NaN", comm.rank(), 1});
+  });
+  for (int rank = 0; rank < 3; ++rank) {
+    EXPECT_EQ(all[rank].cause, rank == 1 ? Cause::First : Cause::Consequence) << rank;
+    EXPECT_EQ(all[rank].fault, Fault::NotFinite) << rank;
+  }
+}
+
+TEST_P(Failures, ARankThatHeardACauseInOneCommunicatorPassesItOnInAnother) {
+  const auto all = outcomes(3, GetParam(), [](const Comm& comm) {
+    const Comm pair = comm.split(comm.rank() == 0 ? 0 : 1), others = comm.split(comm.rank() == 2 ? 0 : 1);
+    if (comm.rank() != 2) others.barrier();
+    if (comm.rank() != 0) pair.barrier();
+    if (comm.rank() == 2) pair.fail({ErrorCode::Corrupt, "a page is torn", pair.rank(), pair.rank()});
+    if (comm.rank() == 1) pair.barrier();
+    others.barrier();  // rank 0 waits for rank 1, which hears of rank 2
+  });
+  for (int rank = 0; rank < 3; ++rank) {
+    EXPECT_EQ(all[rank].cause, rank == 2 ? Cause::First : Cause::Consequence) << rank;
+    EXPECT_EQ(all[rank].fault, Fault::Damaged) << rank << all[rank].message;
+  }
+}
+
+TEST_P(Failures, ARankThatGivesUpForAnotherReasonThanItsFailureSaysThat) {
+  const auto all = outcomes(2, GetParam(), [](const Comm& comm) {
+    const Comm other = comm.duplicate();
+    comm.barrier();
+    if (comm.rank() == 1) {
+      EXPECT_THROW(other.fail({ErrorCode::Corrupt, "a page is torn", 1, 1}), Error);
+      throw std::runtime_error("the disk is on fire");
+    }
+    comm.barrier();
+  });
+  EXPECT_EQ(all[0].fault, Fault::GaveUp);
+  EXPECT_TRUE(contains(all[0].message, "rank 1 gave up: the disk is on fire")) << all[0].message;
 }
 
 TEST_P(Failures, ARankThatEndsEarlyIsNamed) {

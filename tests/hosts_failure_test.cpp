@@ -167,6 +167,20 @@ TEST(HostsFailure, WhoeverTheOthersWaitForIsNamedOnAllNodes) {
   for (const Job* job : {&zero, &one}) EXPECT_EQ(count(job->err(), "STUCK"), 1u) << job->err();
 }
 
+TEST(HostsFailure, RanksOfTwoNodesThatWaitForEachOtherAreEnded) {
+  const Words options{"--stuck", "2.2"};
+  Job zero(run_worker(1, "WaitsWhereTheOtherDoesNot", node_zero(2, options)));
+  Job one(run_worker(1, "WaitsWhereTheOtherDoesNot", node(1, 2, rendezvous_of(zero), options)));
+  for (Job* job : {&zero, &one}) {
+    EXPECT_EQ(job->wait(), 78) << job->err();
+    EXPECT_EQ(count(job->out(), "heard: all ranks wait for each other in operations that the others do not enter"), 1u)
+        << job->out();
+    EXPECT_TRUE(
+        contains(job->err(), "rank 0 waits in barrier #1 of 'world/0.0', rank 1 waits in barrier #1 of 'world/1.0'"))
+        << job->err();
+  }
+}
+
 // ---- All hosts from one terminal.
 
 /// What takes ssh's place: the command line goes to a shell on this host, in another session as sshd does it.
@@ -238,6 +252,18 @@ TEST(Worker, DISABLED_WaitsForARankThatDies) {
   if (comm.rank() == 1) ::raise(SIGKILL);
   try {
     comm.barrier();
+  } catch (const Error& error) {
+    fmt::print("heard: {}\n", error.message());
+    std::fflush(nullptr);
+    ::_exit(5);
+  }
+}
+
+TEST(Worker, DISABLED_WaitsWhereTheOtherDoesNot) {
+  const Comm comm = Comm::from_env();
+  const Comm model = comm.duplicate(), evaluation = comm.duplicate();
+  try {
+    (comm.rank() == 0 ? model : evaluation).barrier();
   } catch (const Error& error) {
     fmt::print("heard: {}\n", error.message());
     std::fflush(nullptr);

@@ -314,7 +314,8 @@ TEST(PortHolder, NamesTheProcessOverIPv4AndIPv6) {
     std::string why;
     const UniqueFd caller = connect_to(address, Deadline(10s), why);
     ASSERT_TRUE(caller) << why;
-    EXPECT_EQ(socket_owner(local_address(caller.get())), ::geteuid());
+    EXPECT_EQ(socket_owner(local_address(caller.get()), address), ::geteuid());
+    EXPECT_EQ(socket_owner(local_address(caller.get()), SocketAddress(host, 1)), std::nullopt);
   }
 }
 

@@ -111,6 +111,18 @@ TEST(HostsRefused, APortInUseNamesTheProcess) {
   EXPECT_TRUE(contains(zero.err(), "hosts_test")) << zero.err();
 }
 
+TEST(HostsRefused, AnotherUsersNodeZeroOnLoopback) {
+  Job stranger(run_sh(1, "true", node_zero(2)),
+               {.within = {"/usr/bin/setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"}});
+  const std::string at = rendezvous_of(stranger);
+  Job one(run_sh(1, "true", node(1, 2, at)));
+  EXPECT_EQ(one.wait(), 78) << one.err();
+  EXPECT_TRUE(contains(one.err(), fmt::format("what listens at {} is not known to be this job's node 0: it belongs to "
+                                              "another user (65534), and this job has no secret; give --secret-file",
+                                              at)))
+      << one.err();
+}
+
 TEST(HostsRefused, ANameThatDoesNotResolve) {
   for (const int rank : {0, 1}) {
     Job job(run_sh(1, "true", node(rank, 2, "no-such-host.invalid:4000")));

@@ -55,13 +55,13 @@ TEST(LauncherFailure, ARankThatOnlySawAPeerFailIsNotTheCause) {
   Job job(run_worker(2, "ReportsAPeerThenThePeerFails", {"--grace", "60"}));
   EXPECT_EQ(job.wait(), 7);
   EXPECT_NE(job.err().find("rank 1 failed first"), std::string::npos) << job.err();
-  EXPECT_NE(job.err().find("then rank 0 exited with code 5 after PEER_LOST"), std::string::npos) << job.err();
+  EXPECT_NE(job.err().find("then rank 0 exited with code 5 after E201 PEER_LOST"), std::string::npos) << job.err();
 }
 
 TEST(LauncherFailure, WhatARankReportedIsShown) {
   Job job(run_worker(1, "ReportsAMismatch"));
   EXPECT_EQ(job.wait(), 78);  // not what the worker made of it
-  EXPECT_NE(job.err().find("it reported [MISMATCH] sizes 3 and 4 differ"), std::string::npos) << job.err();
+  EXPECT_NE(job.err().find("it reported [E301 MISMATCH] sizes 3 and 4 differ"), std::string::npos) << job.err();
 }
 
 TEST(LauncherFailure, RanksThatWaitHearOfAKilledPeer) {
@@ -194,6 +194,59 @@ TEST(LauncherCleanup, NothingSurvivesWhenTheFrontIsKilledWhileNobodyReadsTheOutp
   EXPECT_TRUE(job.leaves_nothing());
 }
 
+// ---- Where /proc is not our own.
+
+/// Starts a job after `first`, and says whether what the worker left, of which it wrote the number to $LEFT, and the
+/// stranger that `first` may have started live afterwards.
+Setup in_namespace(const std::vector<std::string>& how, const std::string& first, const std::string& file) {
+  Setup setup{.environment = {{"LEFT", file}}, .within = how};
+  const std::string script = first +
+                             "\n\"$@\"; code=$?; kill -0 $(cat $LEFT) 2>/dev/null && echo something is left; "
+                             "[ -z \"$stranger\" ] || kill -0 $stranger || echo the stranger is gone; exit $code";
+  setup.within.insert(setup.within.end(), {"sh", "-c", script, "sh"});
+  return setup;
+}
+
+const std::string kLeavesSomething = "sleep 1000 & echo $! > $LEFT; echo worked";
+
+TEST(ForeignProc, AJobInAPidNamespaceWithoutItsProcEndsWellAndLeavesNothing) {
+  const TemporaryFolder folder;
+  Job job(run_sh(1, kLeavesSomething),
+          in_namespace({"/usr/bin/unshare", "-pf", "--kill-child"}, "sleep 1000 & stranger=$!", folder.path / "left"));
+  EXPECT_EQ(job.wait(), 0) << job.err();
+  EXPECT_EQ(job.out(), "[rank 0] worked\n");
+  EXPECT_EQ(job.err(), "");
+}
+
+TEST(ForeignProc, AFailedJobThereEndsItsWorkersAndNoStranger) {
+  const TemporaryFolder folder;
+  Job job(run_sh(2, "[ $RANK = 0 ] || exit 3; " + kLeavesSomething + "; sleep 1000", {"--grace", "0"}),
+          in_namespace({"/usr/bin/unshare", "-pf", "--kill-child"}, "sleep 1000 & stranger=$!", folder.path / "left"));
+  EXPECT_EQ(job.wait(), 3) << job.err();
+  EXPECT_FALSE(contains(job.out(), "left")) << job.out();
+  EXPECT_FALSE(contains(job.out(), "stranger")) << job.out();
+  EXPECT_TRUE(contains(job.err(), "rank 1 failed first")) << job.err();
+  EXPECT_FALSE(contains(job.err(), "could not")) << job.err();
+}
+
+TEST(ForeignProc, AKilledGuardTakesItsWorkersAndTheirGroupsWithIt) {
+  const TemporaryFolder folder;
+  Job job(run_sh(1, "kill -9 $PPID; " + kLeavesSomething + "; sleep 1000"),
+          in_namespace({"/usr/bin/unshare", "-pf", "--kill-child"}, "", folder.path / "left"));
+  EXPECT_EQ(job.wait(), 137) << job.err();
+  EXPECT_FALSE(contains(job.out(), "left")) << job.out();
+}
+
+TEST(ForeignProc, WithoutAnyProcAJobEndsWellAndLeavesNothing) {
+  const TemporaryFolder folder;
+  Job job(run_sh(1, kLeavesSomething),
+          in_namespace({"/usr/bin/unshare", "-m"}, "mount -t tmpfs none /proc", folder.path / "left"));
+  EXPECT_EQ(job.wait(), 0) << job.err();
+  EXPECT_EQ(job.out(), "[rank 0] worked\n");
+  EXPECT_EQ(job.err(), "");
+  EXPECT_TRUE(job.leaves_nothing());
+}
+
 // ---- What workers do in the tests above. Disabled, so that they run only as workers.
 
 struct Rank {
@@ -208,7 +261,7 @@ struct Rank {
 
 TEST(Worker, DISABLED_ReportsAMismatch) {
   Rank self;
-  self.store->fail(self.rank, "MISMATCH", "sizes 3 and 4 differ");
+  self.store->fail(self.rank, {ErrorCode::Mismatch, "sizes 3 and 4 differ"});
   end(9);
 }
 
@@ -218,7 +271,7 @@ TEST(Worker, DISABLED_ReportsAPeerThenThePeerFails) {
     self.store->get("peer is ready", Deadline(kPatience));
     self.store->set("pid", std::to_string(::getpid()));
     self.store->get("pid is known", Deadline(kPatience));
-    self.store->fail(0, "PEER_LOST", "rank 1 is gone");
+    self.store->fail(0, {ErrorCode::PeerLost, "rank 1 is gone", 0, 1, Cause::Consequence});
     end(5);
   }
   self.store->set("peer is ready", "");
@@ -234,7 +287,7 @@ void wait_for_rank_one(Rank& self) {
     self.store->get("address/1", Deadline(kPatience));
   } catch (const Error& error) {
     fmt::print("heard: {}\n", error.message());
-    self.store->fail(0, to_string(error.code()), error.message());
+    self.store->fail(0, error);
     end(5);
   }
 }

@@ -142,12 +142,13 @@ TYPED_TEST(StoreTest, AFailureReachesAllWhoWaitAndAllLaterCalls) {
     }));
   }
   const auto failing = this->world.open();
-  failing->fail(2, "MISMATCH", "sizes 3 and 4 differ");
-  failing->fail(1, "PEER_LOST", "rank 2 is gone");
+  failing->fail(2, {ErrorCode::Mismatch, "sizes 3 and 4 differ"});
+  failing->fail(1, {ErrorCode::PeerLost, "rank 2 is gone"});
   for (auto& future : errors) {
     const Error error = future.get();
     EXPECT_EQ(error.code(), ErrorCode::Aborted);
     EXPECT_EQ(error.peer(), 2);
+    EXPECT_EQ(error.cause(), Cause::Consequence);
     EXPECT_NE(error.message().find("sizes 3 and 4 differ"), std::string::npos) << error.what();
     EXPECT_NE(error.message().find("MISMATCH"), std::string::npos) << error.what();
   }
@@ -159,7 +160,7 @@ TYPED_TEST(StoreTest, AFailureReachesAllWhoWaitAndAllLaterCalls) {
 
 TYPED_TEST(StoreTest, ALostProcessIsPeerLost) {
   const auto store = this->world.open();
-  store->fail(1, "PEER_LOST", "killed by signal 9 (SIGKILL)");
+  store->fail(1, {ErrorCode::PeerLost, "killed by signal 9 (SIGKILL)"});
   EXPECT_EQ(error_of([&] { store->get("key", patience()); }).code(), ErrorCode::PeerLost);
 }
 
@@ -351,16 +352,16 @@ TEST(StoreServer, TheLauncherSeesTheFirstReportOfEachRank) {
   server.set("from", "launcher");
   EXPECT_EQ(store->get("from", patience()), "launcher");
   EXPECT_FALSE(server.first_failure());
-  store->fail(1, "TIMEOUT", "nothing from rank 0");
-  store->fail(1, "ABORTED", "second report");
-  server.fail(0, "PEER_LOST", "killed");
+  store->fail(1, {ErrorCode::Timeout, "nothing from rank 0"});
+  store->fail(1, {ErrorCode::Aborted, "second report"});
+  store->fail(0, {ErrorCode::Timeout, "told by rank 1", 0, 1, Cause::Consequence});
   ASSERT_TRUE(server.first_failure());
   EXPECT_EQ(server.first_failure()->message, "nothing from rank 0");
   const auto failures = server.failures();
   ASSERT_EQ(failures.size(), 2u);
-  EXPECT_EQ(failures.at(1).code, "TIMEOUT");
-  EXPECT_FALSE(failures.at(1).secondary());
-  EXPECT_TRUE(failures.at(0).secondary());
+  EXPECT_EQ(failures.at(1).code, "E401 TIMEOUT");
+  EXPECT_EQ(failures.at(1).cause, Cause::First);
+  EXPECT_EQ(failures.at(0).cause, Cause::Consequence);
 }
 
 bool tells_of_early_exit(const StoreServer& server) {
@@ -412,7 +413,7 @@ TEST(StoreServer, AnEndedLauncherIsASystemErrorAtOnce) {
   server.reset();
   EXPECT_EQ(waiting.get().code(), ErrorCode::System);
   EXPECT_EQ(error_of([&] { connect_store(address, patience()); }).code(), ErrorCode::System);
-  store->fail(0, "TIMEOUT", "nobody hears it, and that is no error");
+  store->fail(0, {ErrorCode::Timeout, "nobody hears it, and that is no error"});
 }
 
 TEST(StoreClient, SomethingElseThanAnAddressIsRefused) {

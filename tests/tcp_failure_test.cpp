@@ -211,7 +211,7 @@ TEST(TcpJoin, RanksWithDifferentSecretsDoNotMeet) {
         (void)Comm::over_tcp(store, "world", rank, 2, {.secret = Secret::random()}, {.timeout = 3s});
       } catch (const Error& error) {
         outcomes[static_cast<std::size_t>(rank)] = {error.fault(), error.message()};
-        store->fail(rank, to_string(error.code()), error.message());
+        store->fail(rank, error);
       }
     });
   }
@@ -231,7 +231,7 @@ TEST(TcpJoin, ASecretOnOneRankOnlyIsAMismatch) {
     ADD_FAILURE() << "met";
   } catch (const Error& error) {
     EXPECT_EQ(error.fault(), Fault::CallsDiffer) << error.message();
-    store->fail(1, to_string(error.code()), error.message());
+    store->fail(1, error);
   }
   first.join();
 }

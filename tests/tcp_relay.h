@@ -187,9 +187,7 @@ class RelayedStore final : public Store {
     return fmt::format("{} {} {} {} {}", world_size, host, pid, relay_->address().host(), relay_->address().port());
   }
   std::int64_t add(std::string_view key, std::int64_t delta) override { return store_->add(key, delta); }
-  void fail(int rank, std::string_view code, std::string_view message) noexcept override {
-    store_->fail(rank, code, message);
-  }
+  void fail(int rank, const Error& why) noexcept override { store_->fail(rank, why); }
 
  private:
   const std::shared_ptr<Store> store_ = make_memory_store();

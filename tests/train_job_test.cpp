@@ -1,6 +1,8 @@
 // Training in processes of their own: random streams, and a worker that is killed in the middle of a step.
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <exception>
 #include <set>
 
 #include "launched_job.h"
@@ -46,6 +48,21 @@ TEST(TrainJob, AWorkerKilledInTheMiddleOfTrainingIsNamedByTheOthers) {
   EXPECT_TRUE(job.leaves_nothing());
 }
 
+TEST(TrainJob, ARankThatEvaluatesMoreOftenThanTheOthersEndsTheJob) {
+  Job job(run_worker(2, "RankZeroEvaluatesOnceMore", {"--stuck", "0.5"}));
+  EXPECT_EQ(job.wait(), 78) << job.err();
+  EXPECT_NE(job.err().find("[E305 MISMATCH]"), std::string::npos) << job.err();
+}
+
+TEST(TrainJob, AnUncaughtNotFiniteIsToldAsThatOfTheRankThatHadIt) {
+  Job job(run_worker(3, "RankOneHasNaN"));
+  EXPECT_EQ(job.wait(), 128 + SIGABRT) << job.err();
+  EXPECT_NE(job.err().find("rank 1 failed first"), std::string::npos) << job.err();
+  EXPECT_NE(job.err().find("s: rank 1's gradient of parameter '"), std::string::npos)
+      << job.err();
+  EXPECT_NE(job.err().find("[E502 ABORTED]"), std::string::npos) << job.err();
+}
+
 TEST(TrainJob, ThreadsCannotHaveRandomStreamsOfTheirOwn) {
   test::expect_all_say(
       test::failures(2,
@@ -86,6 +103,34 @@ TEST(Worker, DISABLED_TrainsUntilRankOneIsKilled) {
     fmt::print("heard: {}\n", error.what());
     std::fflush(nullptr);
     ::_exit(1);
+  }
+}
+
+TEST(Worker, DISABLED_RankZeroEvaluatesOnceMore) {
+  const Comm comm = Comm::from_env();
+  torch::nn::Sequential model = test::mlp();
+  DistributedDataParallel ddp(*model, comm);
+  const test::Samples samples(8);
+  try {
+    // As a line search does that follows a local loss.
+    for (int evaluation = 0; evaluation < (comm.rank() == 0 ? 21 : 20); ++evaluation) {
+      model->zero_grad();
+      test::loss_of(model, samples).backward();
+    }
+    comm.barrier();
+  } catch (const Error&) {
+    ::_exit(1);
+  }
+}
+
+TEST(Worker, DISABLED_RankOneHasNaN) {
+  try {
+    const Comm comm = Comm::from_env();
+    torch::nn::Sequential model = test::mlp();
+    DistributedDataParallel ddp(*model, comm);
+    (test::loss_of(model, test::Samples(8)) * (comm.rank() == 1 ? NAN : 1)).backward();
+  } catch (...) {
+    std::terminate();  // as main() does; the test framework would catch it
   }
 }
 

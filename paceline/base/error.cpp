@@ -54,11 +54,21 @@ ErrorCode code_of(Fault fault) {
 
 std::string label_of(Fault fault) { return fmt::format("E{} {}", static_cast<int>(fault), to_string(code_of(fault))); }
 
-Error::Error(ErrorCode code, const std::string& message, int rank, int peer)
-    : Error(first_of(code), message, rank, peer) {}
+Error::Error(ErrorCode code, const std::string& message, int rank, int peer, Cause cause)
+    : Error(first_of(code), message, rank, peer, cause) {}
 
-Error::Error(Fault fault, const std::string& message, int rank, int peer)
-    : std::runtime_error(decorate(fault, message, rank)), fault_(fault), rank_(rank), peer_(peer), message_(message) {}
+Error::Error(Fault fault, const std::string& message, int rank, int peer, Cause cause)
+    : std::runtime_error(decorate(fault, message, rank)),
+      fault_(fault),
+      rank_(rank),
+      peer_(peer),
+      cause_(cause),
+      message_(message) {}
+
+Error Error::heard_by(int rank) const {
+  const bool own = cause_ == Cause::First && (rank == rank_ || rank == peer_);
+  return Error(fault_, message_, rank, peer_ != rank ? peer_ : rank_, own ? Cause::First : Cause::Consequence);
+}
 
 Error system_error(const std::string& doing, int errno_value) {
   return Error(ErrorCode::System, fmt::format("{}: {}", doing, std::generic_category().message(errno_value)));

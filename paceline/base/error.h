@@ -37,6 +37,7 @@ enum class Fault : std::uint16_t {
   ModelsDiffer = 302,
   ReplicasDrifted = 303,  ///< Parameters, moments or learning rates are no longer the same.
   DataEnded = 304,        ///< A rank has no more data, and others do not go on without it.
+  WaitsCross = 305,       ///< Each rank waits in an operation that others, which wait elsewhere, do not enter.
   WaitedTooLong = 401,
   NotAllJoined = 402,
   GaveUp = 501,
@@ -50,14 +51,20 @@ ErrorCode code_of(Fault fault);
 /// As it stands in messages, e.g. "E201 PEER_LOST".
 std::string label_of(Fault fault);
 
+/// Whether an error is what made the job fail, as far as the rank that throws it can know.
+enum class Cause : std::uint8_t {
+  First,        ///< This rank saw or did what failed.
+  Consequence,  ///< Another rank failed: this one was told so, or saw that it is gone.
+};
+
 /// The one exception of this library. `what()` is one line: what was being done, with whom, why it failed and what the
 /// user can do.
 class Error : public std::runtime_error {
  public:
   static constexpr int kNoRank = -1;
 
-  Error(ErrorCode code, const std::string& message, int rank = kNoRank, int peer = kNoRank);
-  Error(Fault fault, const std::string& message, int rank = kNoRank, int peer = kNoRank);
+  Error(ErrorCode code, const std::string& message, int rank = kNoRank, int peer = kNoRank, Cause cause = Cause::First);
+  Error(Fault fault, const std::string& message, int rank = kNoRank, int peer = kNoRank, Cause cause = Cause::First);
 
   ErrorCode code() const { return code_of(fault_); }
   Fault fault() const { return fault_; }
@@ -66,6 +73,10 @@ class Error : public std::runtime_error {
   int rank() const { return rank_; }
   /// The rank it is about, or kNoRank.
   int peer() const { return peer_; }
+  Cause cause() const { return cause_; }
+  /// The same failure as `rank` throws it: its own where it raised the error or the error is about it, else a
+  /// consequence.
+  Error heard_by(int rank) const;
   /// The message without the "[paceline E201 CODE] rank r: " in front.
   const std::string& message() const { return message_; }
 
@@ -73,6 +84,7 @@ class Error : public std::runtime_error {
   Fault fault_;
   int rank_;
   int peer_;
+  Cause cause_;
   std::string message_;
 };
 

@@ -71,6 +71,15 @@ UniqueFd open_address(const std::string& address) {
                                    descriptor, launcher),
                        errno);
   }
+  // Of another PID namespace, /proc may show another job's.
+  std::int32_t owner = 0;
+  const auto length = ::pread(shown.get(), &owner, sizeof owner, offsetof(BoardHeader, launcher));
+  if (slots_of(shown.get()) > 0 && (length != sizeof owner || owner != launcher)) {
+    throw Error(ErrorCode::System,
+                fmt::format("descriptor {} is not the launcher's job board (what closed it, between the launcher and "
+                            "this program?), and /proc/{} shows another job's",
+                            descriptor, launcher));
+  }
   return shown;
 }
 
@@ -152,7 +161,7 @@ void Board::check(int rank, const std::string& what) const {
   const double later = seconds(now() - Nanoseconds(failure.at));
   throw Error(static_cast<Fault>(failure.fault),
               fmt::format("{}. Rank {} saw it {:.2f} s later in {}", failure.message, rank, later, what), rank,
-              failure.rank);
+              failure.rank, failure.rank == rank ? Cause::First : Cause::Consequence);
 }
 
 void Board::await_failure(int rank, const std::string& what) const {

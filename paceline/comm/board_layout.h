@@ -22,7 +22,7 @@ struct alignas(128) BoardOperation {
   std::atomic<std::uint64_t> sequence;   // 1 for the worker's first
   std::atomic<std::uint64_t> number;     // in its communicator
   std::atomic<std::uint64_t> count;      // elements
-  std::atomic<std::uint64_t> what;       // kind, dtype, reduce, root: BoardWriter::pack()
+  std::atomic<std::uint64_t> what;       // kind, dtype, reduce, root, place of its communicator: BoardWriter::pack()
   std::atomic<std::int64_t> entered;     // CLOCK_MONOTONIC_COARSE, ns
   std::atomic<std::int64_t> waits_from;  // the worker's thread is in it since then; 0: it is not, or no longer
   std::atomic<std::int64_t> completed;   // 0: not yet; kFailed: it threw; kDone: it is, nobody looked when
@@ -32,16 +32,29 @@ struct alignas(128) BoardOperation {
 };
 static_assert(sizeof(BoardOperation) == 128);
 
+/// A communicator that a worker is in.
+struct BoardCommunicator {
+  std::atomic<std::uint64_t> name;     // a hash of the whole of it; 0: nothing is here
+  std::atomic<std::uint64_t> members;  // ranks
+  std::atomic<std::uint64_t> entered;  // the number of the last operation that the worker has entered there
+};
+
 /// What one worker says. A page of its own, so that each worker can be given write access to its own only.
 struct alignas(4096) BoardSlot {
-  static constexpr std::uint64_t kOperations = 16;
+  static constexpr std::uint64_t kOperations = 16, kCommunicators = 32;
+  static constexpr std::uint32_t kExited = 256;
 
   std::atomic<std::int64_t> pid;
-  std::atomic<std::uint64_t> users;                     // communicators of Comm::from_env(); none: nobody beats
-  std::atomic<std::uint64_t> heartbeat;                 // advanced every BoardWriter::kBeat
-  std::atomic<std::int64_t> beat_at;                    // CLOCK_MONOTONIC, ns
-  std::atomic<std::uint64_t> step;                      // of training, 1 for the first; 0: unknown
+  std::atomic<std::uint64_t> users;      // communicators of Comm::from_env(); none: nobody beats
+  std::atomic<std::uint64_t> heartbeat;  // advanced every BoardWriter::kBeat
+  std::atomic<std::int64_t> beat_at;     // CLOCK_MONOTONIC, ns
+  std::atomic<std::uint64_t> step;       // of training, 1 for the first; 0: unknown
+  std::atomic<std::uint32_t> exited;     // kExited + the code, once the process has called exit()
+  // 1: the list does not show all that it may wait for, since calls come from several threads, or its communicators are
+  // too many, or two have one name.
+  std::atomic<std::uint32_t> unclear;
   alignas(128) BoardOperation operations[kOperations];  // by sequence modulo kOperations
+  BoardCommunicator communicators[kCommunicators];
 };
 static_assert(sizeof(BoardSlot) == 4096);
 
@@ -63,7 +76,7 @@ struct BoardFailure {
 
 /// The beginning of the launcher's part.
 struct alignas(4096) BoardHeader {
-  static constexpr std::uint64_t kMagic = 0x31647261'6f625f70;
+  static constexpr std::uint64_t kMagic = 0x32647261'6f625f70;
   static constexpr std::uint32_t kMostSlots = 1024;
 
   std::uint64_t magic;

@@ -16,8 +16,13 @@
 
 namespace paceline {
 
-/// A name in a job board's form.
-using BoardName = std::array<std::uint64_t, 3>;
+/// A name in a job board's form, and where among the worker's communicators the one of that name is.
+struct BoardName {
+  static constexpr std::size_t kNowhere = BoardSlot::kCommunicators;
+
+  std::array<std::uint64_t, 3> words{};
+  std::size_t place = kNowhere;
+};
 BoardName board_name(std::string_view name);
 
 /// What a worker writes on its slot of the job board: a heartbeat, from a thread of its own, and its last operations.
@@ -35,6 +40,10 @@ class BoardWriter {
   BoardWriter& operator=(const BoardWriter&) = delete;
 
   const std::shared_ptr<Board>& board() const { return board_; }
+
+  /// This worker is in the communicator of this name, of so many ranks, until leave().
+  BoardName join(std::string_view name, int members);
+  void leave(const BoardName& communicator);
 
   /// Enters an operation, in which this thread is from now on; its sequence number.
   std::uint64_t enter(const Operation& operation, std::uint64_t number, const BoardName& communicator) {
@@ -78,12 +87,20 @@ class BoardWriter {
   }
   std::uint64_t put(std::uint64_t what, std::uint64_t count, std::uint64_t number, const BoardName& communicator,
                     const char* label);
+  void note_thread() {
+    static thread_local char here;
+    const char* const last = thread_seen_.load(std::memory_order_relaxed);
+    if (last == &here) return;
+    thread_seen_.store(&here, std::memory_order_relaxed);
+    if (last != nullptr) slot_.unclear.store(1, std::memory_order_relaxed);
+  }
   void beat();
 
   const std::shared_ptr<Board> board_;
   BoardSlot& slot_;
   const pid_t pid_ = ::getpid();
   std::atomic<std::uint64_t> last_;
+  std::atomic<const char*> thread_seen_ = nullptr;  // the last that called
   std::mutex mutex_;
   std::condition_variable stop_;
   bool stopping_ = false;
@@ -93,6 +110,7 @@ class BoardWriter {
 inline std::uint64_t BoardWriter::put(std::uint64_t what, std::uint64_t count, std::uint64_t number,
                                       const BoardName& communicator, const char* label) {
   constexpr auto kRelaxed = std::memory_order_relaxed;
+  note_thread();
   const std::uint64_t sequence = last_.load(kRelaxed) + 1;
   last_.store(sequence, kRelaxed);
   BoardOperation& operation = entry(sequence);
@@ -100,18 +118,22 @@ inline std::uint64_t BoardWriter::put(std::uint64_t what, std::uint64_t count, s
   std::atomic_thread_fence(std::memory_order_release);
   operation.number.store(number, kRelaxed);
   operation.count.store(count, kRelaxed);
-  operation.what.store(what, kRelaxed);
+  operation.what.store(what | (communicator.place + 1) << 24, kRelaxed);
   const std::int64_t at = clock();
   operation.entered.store(at, kRelaxed);
   operation.waits_from.store(at, kRelaxed);
   operation.completed.store(0, kRelaxed);
-  BoardName words{};
-  if (label[0] != '\0') words = board_name(label);
+  std::array<std::uint64_t, 3> words{};
+  if (label[0] != '\0') words = board_name(label).words;
   for (std::size_t i = 0; i < words.size(); ++i) {
-    operation.communicator[i].store(communicator[i], kRelaxed);
+    operation.communicator[i].store(communicator.words[i], kRelaxed);
     operation.label[i].store(words[i], kRelaxed);
   }
   operation.sequence.store(sequence, std::memory_order_release);
+  if (communicator.place < BoardSlot::kCommunicators) {
+    std::atomic<std::uint64_t>& entered = slot_.communicators[communicator.place].entered;
+    if (number > entered.load(kRelaxed)) entered.store(number, kRelaxed);
+  }
   return sequence;
 }
 

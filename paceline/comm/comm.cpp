@@ -8,6 +8,7 @@
 #include <exception>
 #include <utility>
 
+#include "paceline/base/stack_frames.h"
 #include "paceline/comm/comm_state.h"
 #include "paceline/comm/message_collectives.h"
 #include "paceline/comm/staging.h"
@@ -295,19 +296,27 @@ void Comm::set_step(std::uint64_t step) const {
 
 void Comm::fail(const Error& cause) const {
   state_->guarded([&] {
-    if (!state_->engine) throw Error(cause);
-    state_->engine->abort(cause);
-    state_->engine->check();
+    try {
+      if (state_->engine) {
+        state_->engine->abort(cause);
+        state_->engine->check();
+      }
+      throw Error(cause);
+    } catch (const Error& first) {
+      // All ranks come to the same conclusion here, but only the one that it is about is its cause.
+      if (cause.peer() == rank() || cause.peer() == Error::kNoRank) throw;
+      throw Error(first.fault(), first.message(), first.rank(), first.peer(), Cause::Consequence);
+    }
   });
   throw Error(cause);
 }
 
 void Comm::abort(const std::string& reason) const noexcept {
   if (!state_->engine) return;
-  const Error cause(ErrorCode::Aborted, fmt::format("rank {} gave up: {}", state_->rank, reason), state_->rank,
-                    state_->rank);
+  const Error cause =
+      state_->last_words(fmt::format("rank {} gave up: {}", state_->rank, without_stack_frames(reason)), reason);
   // The store first: ranks that hear of it report it there, too, and the first report counts.
-  if (state_->store) state_->store->fail(state_->job_rank, cause.label(), cause.message());
+  if (state_->store) state_->store->fail(state_->job_rank, cause);
   state_->abort_family(cause);
 }
 

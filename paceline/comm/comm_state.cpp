@@ -9,6 +9,7 @@ namespace paceline {
 
 Comm::State::~State() {
   staging = {};  // before the engine it came from
+  if (board) board->leave(name_on_board);
   if (!engine || std::uncaught_exceptions() == 0) {
     let_go_of_orphans();
   } else if (const auto known = parent.lock()) {
@@ -16,8 +17,14 @@ Comm::State::~State() {
     for (auto& orphan : orphans) known->orphans.push_back(std::move(orphan));
     known->orphans.push_back(std::move(engine));
   } else {
-    abort_family({ErrorCode::Aborted, fmt::format("rank {} left with an exception", rank), rank, rank});
+    abort_family(last_words(fmt::format("rank {} left with an exception", rank), ""));
   }
+}
+
+Error Comm::State::last_words(const std::string& own, std::string_view reason) {
+  const std::lock_guard lock(family_mutex);
+  if (failure && (reason.empty() || reason.find(failure->message()) != std::string_view::npos)) return *failure;
+  return Error(ErrorCode::Aborted, own, rank, rank, failure ? failure->cause() : Cause::First);
 }
 
 void Comm::State::abort_family(const Error& cause) noexcept {
@@ -48,10 +55,23 @@ void Comm::State::let_go_of_orphans() {
 }
 
 void Comm::State::tell(const Error& error) noexcept {
+  if (error.code() != ErrorCode::InvalidArgument) remember(error);
   // Of a lost host the launchers told this rank, and the store may be there.
   if (error.code() == ErrorCode::InvalidArgument || error.fault() == Fault::HostLost || failure_told) return;
   failure_told = true;
-  if (store) store->fail(job_rank, error.label(), error.message());
+  if (store) store->fail(job_rank, error);
+}
+
+void Comm::State::remember(const Error& error) {
+  {
+    const std::lock_guard lock(family_mutex);
+    if (!failure) failure = error;
+  }
+  const auto known = parent.lock();
+  if (!known) return;
+  // Which counts ranks in another way.
+  const int rank_there = error.cause() == Cause::First ? known->rank : Error::kNoRank;
+  known->remember(Error(error.fault(), error.message(), rank_there, rank_there, error.cause()));
 }
 
 /// `sequence` is what the board calls the operation in which the action is; an exception ends it there too.
@@ -66,7 +86,7 @@ auto Comm::State::on_board(std::uint64_t sequence, Action&& action) {
 }
 
 void Comm::State::join() {
-  name_on_board = board_name(name);
+  if (board) name_on_board = board->join(name, world_size);
   const std::uint64_t sequence = board ? board->enter_join(name_on_board) : 0;
   engine = on_board(sequence, [&] { return make_engine(name, rank, world_size); });
   if (board) board->complete(sequence, BoardWriter::kFew);

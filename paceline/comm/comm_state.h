@@ -5,6 +5,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "paceline/comm/board_writer.h"
@@ -37,6 +38,7 @@ struct Comm::State {
   std::mutex family_mutex;
   std::weak_ptr<State> parent;
   std::vector<std::weak_ptr<State>> children;
+  std::optional<Error> failure;  // the first that this rank threw, here or in a child
   /// Engines of children that an exception has destroyed: their peers wait for the reason, which comes with abort().
   std::vector<std::unique_ptr<Engine>> orphans;
   Buffer staging;                  // for operands that the engine does not reach
@@ -63,6 +65,9 @@ struct Comm::State {
     }
   }
   void tell(const Error& error) noexcept;
+  /// What the others hear when this rank gives up for this reason: its failure, where that is the reason or there is
+  /// none, else `own`.
+  Error last_words(const std::string& own, std::string_view reason);
   void add_links(std::vector<LinkInfo>& all);
   void abort_family(const Error& cause) noexcept;
   /// The exception that made them was caught: this rank goes on without them.
@@ -81,6 +86,7 @@ struct Comm::State {
  private:
   template <class Action>
   auto on_board(std::uint64_t sequence, Action&& action);
+  void remember(const Error& error);
   std::uint64_t carry_out_in_step(const Operation& operation, Algorithm chosen);
 };
 

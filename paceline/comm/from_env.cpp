@@ -152,8 +152,9 @@ Comm Comm::from_env() {
                          : transport == "tcp" ? over_connections(store, tcp_options(), options)
                                               : shared_memory(store, options));
   state->board = std::move(board);
-  Comm comm = join(std::move(state));
-  store->set(fmt::format("joined/{}", rank), "1");  // the launcher tells workers that end before they joined
+  Comm comm = join(state);
+  // The launcher tells workers that end before they joined.
+  state->guarded([&] { store->set(fmt::format("joined/{}", rank), "1"); });
   return comm;
 }
 

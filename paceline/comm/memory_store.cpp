@@ -38,10 +38,10 @@ class MemoryStore final : public Store {
     return counters_[std::string(key)] += delta;
   }
 
-  void fail(int rank, std::string_view code, std::string_view message) noexcept override {
+  void fail(int rank, const Error& why) noexcept override {
     {
       const std::lock_guard lock(mutex_);
-      if (!failure_) failure_ = StoreFailure{rank, std::string(code), std::string(message)};
+      if (!failure_) failure_ = StoreFailure{rank, why.label(), why.message(), why.cause()};
     }
     changed_.notify_all();
   }

@@ -43,8 +43,8 @@ struct alignas(128) ChunkCounters {
 struct FailureRecord {
   enum State : std::uint32_t { kNone, kWriting, kSet };
   std::atomic<std::uint32_t> state;
-  std::int32_t fault, rank, peer;
-  char message[2032];
+  std::int32_t fault, rank, peer, cause;
+  char message[2028];
 };
 
 struct RankControl {

@@ -103,14 +103,14 @@ void ShmSync::look_around(Stage stage, std::uint64_t number, Patience& patience)
            fmt::format("rank {} ended its communicator '{}' after {}, while rank {} waits for it in {}; do all "
                        "ranks run the same number of steps?",
                        peer, name_, where_is(peer), rank_, what),
-           rank_, peer});
+           rank_, peer, Cause::Consequence});
     }
     if (board_) hear_of_job(what, true);
     fail_and_throw({Fault::PeerDied,
                     fmt::format("rank {} (pid {}) died after {}; rank {} saw it in {}. Its own output or the "
                                 "launcher's summary says why",
                                 peer, controls_[peer]->pid, where_is(peer), rank_, what),
-                    rank_, peer});
+                    rank_, peer, Cause::Consequence});
   }
   // A look-up that took long is this rank's own absence (a suspended job), not a peer's.
   patience.waited += std::min(now() - std::exchange(patience.looked, now()), 5 * kLookUp);
@@ -140,8 +140,9 @@ std::string ShmSync::where_is(int rank) const {
 void ShmSync::throw_failure() const {
   const FailureRecord& record = controls_[0]->failure;
   if (record.state.load(std::memory_order_acquire) != FailureRecord::kSet) return;
-  throw Error(static_cast<Fault>(record.fault), record.message, rank_,
-              record.peer != rank_ ? record.peer : record.rank);
+  throw Error(static_cast<Fault>(record.fault), record.message, record.rank, record.peer,
+              static_cast<Cause>(record.cause))
+      .heard_by(rank_);
 }
 
 void ShmSync::fail(const Error& cause) noexcept {
@@ -156,6 +157,7 @@ void ShmSync::fail(const Error& cause) noexcept {
   record.fault = static_cast<std::int32_t>(cause.fault());
   record.rank = cause.rank();
   record.peer = cause.peer();
+  record.cause = static_cast<std::int32_t>(cause.cause());
   const std::size_t length = std::min(cause.message().size(), sizeof record.message - 1);
   std::memcpy(record.message, cause.message().data(), length);
   record.message[length] = '\0';

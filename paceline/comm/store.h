@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "paceline/base/clock.h"
+#include "paceline/base/error.h"
 #include "paceline/comm/secret.h"
 
 namespace paceline {
@@ -26,9 +27,9 @@ class Store {
   virtual std::string get(std::string_view key, Deadline deadline) = 0;
   /// Adds to the counter of this name (0 at first) and returns the new value.
   virtual std::int64_t add(std::string_view key, std::int64_t delta) = 0;
-  /// Tells everyone that `rank` gave up. The first report is kept; waiting get() calls throw it on all ranks. Never
-  /// throws: the caller has an error of its own in hand.
-  virtual void fail(int rank, std::string_view code, std::string_view message) noexcept = 0;
+  /// Tells everyone why `rank`, as the job counts them, gave up. The first report is kept; waiting get() calls throw it
+  /// on all ranks. Never throws: the caller has an error of its own in hand.
+  virtual void fail(int rank, const Error& why) noexcept = 0;
 };
 
 /// The store for ranks that are threads of one process.

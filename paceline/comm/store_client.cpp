@@ -65,14 +65,11 @@ class StoreClient final : public Store {
     return ask({.op = StoreOp::Add, .number = delta, .key = std::string(key)}, Deadline(kAnswerTime)).number;
   }
 
-  void fail(int rank, std::string_view code, std::string_view message) noexcept override {
+  void fail(int rank, const Error& why) noexcept override {
     constexpr std::size_t kLongest = 4096;
     try {
       // The reply says that the report is in before this process ends.
-      ask({.op = StoreOp::Fail,
-           .number = rank,
-           .key = std::string(code.substr(0, kLongest)),
-           .value = std::string(message.substr(0, kLongest))},
+      ask(to_message(StoreOp::Fail, {rank, why.label(), why.message().substr(0, kLongest), why.cause()}),
           Deadline(kReportTime));
     } catch (const std::exception&) {
       // As the interface says: the caller has an error of its own in hand, and the launcher sees how it ends.
@@ -101,7 +98,7 @@ StoreMessage StoreClient::ask(const StoreMessage& request, Deadline deadline) {
   send(connection.get(), bytes, deadline);
   StoreMessage reply = receive(connection.get(), deadline);
   give_back(std::move(connection));
-  if (reply.op == StoreOp::Failed) throw to_error({static_cast<int>(reply.number), reply.key, reply.value});
+  if (reply.op == StoreOp::Failed) throw to_error(failure_in(reply));
   if (reply.op == StoreOp::Refused) {
     throw Error(ErrorCode::System, fmt::format("the store refused \"{}\": {}", request.key, reply.value));
   }

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <charconv>
+#include <cstdint>
 
 namespace paceline {
 
@@ -14,10 +15,26 @@ Fault StoreFailure::fault() const {
   return numbered ? static_cast<Fault>(number) : Fault::PeerDied;
 }
 
+// The rank is the lower half of the number, the cause the upper.
+StoreMessage to_message(StoreOp op, const StoreFailure& failure) {
+  const auto cause = static_cast<std::int64_t>(failure.cause);
+  return {.op = op,
+          .number = cause << 32 | static_cast<std::uint32_t>(failure.rank),
+          .key = failure.code,
+          .value = failure.message};
+}
+
+StoreFailure failure_in(const StoreMessage& message) {
+  const bool first = message.number >> 32 == static_cast<std::int64_t>(Cause::First);
+  return {static_cast<std::int32_t>(message.number & UINT32_MAX), message.key, message.value,
+          first ? Cause::First : Cause::Consequence};
+}
+
 Error to_error(const StoreFailure& first) {
   const ErrorCode code = first.is(ErrorCode::PeerLost) ? ErrorCode::PeerLost : ErrorCode::Aborted;
-  return Error(code, fmt::format("{} (the job's first failure: {} of rank {})", first.message, first.code, first.rank),
-               Error::kNoRank, first.rank);
+  const std::string whose = first.rank == Error::kNoRank ? "" : fmt::format(" of rank {}", first.rank);
+  return Error(code, fmt::format("{} (the job's first failure: {}{})", first.message, first.code, whose),
+               Error::kNoRank, first.rank, Cause::Consequence);
 }
 
 Error store_timeout(std::string_view key, Nanoseconds waited) {

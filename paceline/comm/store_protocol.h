@@ -14,7 +14,7 @@ enum class StoreOp : std::uint8_t {
   Set = 1,   ///< key, value. Reply: Done.
   Get = 2,   ///< key; number: how many ms to wait for it. Reply: Found or TimedOut.
   Add = 3,   ///< key; number: what to add. Reply: Done with the sum as its number.
-  Fail = 4,  ///< number: rank; key: code; value: message. Reply: Done.
+  Fail = 4,  ///< number: rank, and the Cause above its 32 bits; key: code; value: message. Reply: Done.
   // Replies.
   Done = 16,      ///< number
   Found = 17,     ///< value

@@ -47,10 +47,6 @@ struct Connection {
   bool closed = false;
 };
 
-StoreMessage failed(const StoreFailure& first) {
-  return {.op = StoreOp::Failed, .number = first.rank, .key = first.code, .value = first.message};
-}
-
 StoreMessage full() {
   return {.op = StoreOp::Refused, .value = fmt::format("the store is full ({} MiB)", StoreState::kMaxBytes >> 20)};
 }
@@ -216,12 +212,12 @@ void StoreServer::Impl::take_requests(Connection& connection) {
 
 void StoreServer::Impl::handle(Connection& connection, const StoreMessage& request) {
   if (request.op == StoreOp::Fail) {
-    state_.report(static_cast<int>(request.number), request.key, request.value);
+    state_.report(failure_in(request));
     return reply(connection, {.op = StoreOp::Done});
   }
   connection.used = true;
   const auto& first = state_.first_failure();
-  if (first && request.op != StoreOp::Get) return reply(connection, failed(*first));
+  if (first && request.op != StoreOp::Get) return reply(connection, to_message(StoreOp::Failed, *first));
   switch (request.op) {
     case StoreOp::Set:
       return reply(connection, state_.set(request.key, request.value) ? StoreMessage{.op = StoreOp::Done} : full());
@@ -244,7 +240,7 @@ void StoreServer::Impl::answer_waiting(Connection& connection) {
   if (const std::string* value = state_.find(wait.key)) {
     answer = {.op = StoreOp::Found, .value = *value};
   } else if (const auto& first = state_.first_failure()) {
-    answer = failed(*first);
+    answer = to_message(StoreOp::Failed, *first);
   } else if (wait.deadline.passed()) {
     answer = {.op = StoreOp::TimedOut};
   } else {
@@ -332,8 +328,8 @@ void StoreServer::set(std::string_view key, std::string_view value) {
   if (!done) throw Error(ErrorCode::System, "the store is full");
 }
 
-void StoreServer::fail(int rank, std::string_view code, std::string_view message) {
-  impl_->change([&](StoreState& state) { state.report(rank, code, message); });
+void StoreServer::fail(int rank, const Error& why) {
+  impl_->change([&](StoreState& state) { state.report({rank, why.label(), why.message(), why.cause()}); });
 }
 
 void StoreServer::left(int rank) {

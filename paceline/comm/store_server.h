@@ -45,7 +45,7 @@ class StoreServer {
 
   void set(std::string_view key, std::string_view value);
   /// Like Store::fail(): waiting clients throw the first report. Of each rank the first report is kept.
-  void fail(int rank, std::string_view code, std::string_view message);
+  void fail(int rank, const Error& why);
 
   /// Tells the server that the rank's process ended with success. If it had not set "joined/<rank>" and a client that
   /// is still connected uses the store, now or later, the others would wait for it in vain: fails the job.

@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <utility>
+
 namespace paceline {
 namespace {
 
@@ -42,12 +45,14 @@ std::optional<std::int64_t> StoreState::add(std::string_view key, std::int64_t d
   return counter->second;
 }
 
-void StoreState::report(int rank, std::string_view code, std::string_view message) {
-  const StoreFailure failure{rank, std::string(code.substr(0, kMaxCodeBytes)),
-                             std::string(message.substr(0, kMaxReportBytes))};
+void StoreState::report(StoreFailure failure) {
+  failure.code.resize(std::min(failure.code.size(), kMaxCodeBytes));
+  failure.message.resize(std::min(failure.message.size(), kMaxReportBytes));
   if (!first_) first_ = failure;
   // The first report has to get through; later ones only serve the launcher's summary.
-  if (!failures_.contains(rank) && reserve(kMaxReportBytes)) failures_.emplace(rank, failure);
+  if (!failures_.contains(failure.rank) && reserve(kMaxReportBytes)) {
+    failures_.emplace(failure.rank, std::move(failure));
+  }
 }
 
 void StoreState::leave(int rank) {
@@ -56,10 +61,10 @@ void StoreState::leave(int rank) {
 
 void StoreState::fail_left() {
   const int rank = left_.front();
-  report(rank, label_of(Fault::NeverJoined),
-         fmt::format("rank {} exited with code 0 before it joined the job, and the others wait for it; every rank has "
-                     "to reach Comm::from_env()",
-                     rank));
+  report({rank, label_of(Fault::NeverJoined),
+          fmt::format("rank {} exited with code 0 before it joined the job, and the others wait for it; every rank has "
+                      "to reach Comm::from_env()",
+                      rank)});
   left_too_early_ = first_;
 }
 

@@ -23,7 +23,7 @@ class StoreState {
   /// The counter's new value; nothing when the store is full.
   std::optional<std::int64_t> add(std::string_view key, std::int64_t delta);
 
-  void report(int rank, std::string_view code, std::string_view message);
+  void report(StoreFailure failure);
   const std::optional<StoreFailure>& first_failure() const { return first_; }
   /// The first report of each rank.
   const std::map<int, StoreFailure>& failures() const { return failures_; }

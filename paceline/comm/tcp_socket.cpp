@@ -78,6 +78,14 @@ SocketAddress local_address(int socket) {
   return {raw, length};
 }
 
+SocketAddress peer_address(int socket) {
+  sockaddr_storage address{};
+  socklen_t length = sizeof address;
+  auto* const raw = reinterpret_cast<sockaddr*>(&address);
+  if (::getpeername(socket, raw, &length) != 0) throw system_error("cannot read a socket's peer", errno);
+  return {raw, length};
+}
+
 UniqueFd connect_to(const SocketAddress& address, Deadline deadline, std::string& why) {
   UniqueFd socket(::socket(address.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   int error = socket ? 0 : errno;

@@ -18,6 +18,8 @@ namespace paceline {
 /// InvalidArgument.
 UniqueFd listen_on(const SocketAddress& address, PortRange ports, int backlog);
 SocketAddress local_address(int socket);
+/// Throws System where it is not connected.
+SocketAddress peer_address(int socket);
 
 /// A connection, or none and why, also in errno.
 UniqueFd connect_to(const SocketAddress& address, Deadline deadline, std::string& why);

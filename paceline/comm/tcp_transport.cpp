@@ -22,20 +22,21 @@ constexpr Nanoseconds kLookUp = std::chrono::milliseconds(20);
 constexpr Nanoseconds kPatience = std::chrono::seconds(2);  // for a cause that another rank is about to write
 
 std::string encode(const Error& error) {
-  return fmt::format("{} {} {} {}", static_cast<int>(error.fault()), error.rank(), error.peer(), error.message());
+  return fmt::format("{} {} {} {} {}", static_cast<int>(error.fault()), error.rank(), error.peer(),
+                     static_cast<int>(error.cause()), error.message());
 }
 
 /// What encode() made, as an error of `rank`.
 Error decode(const std::string& text, int rank) {
-  int numbers[3] = {0, 0, 0};
+  int numbers[4] = {};
   const char* at = text.data();
   const char* const end = at + text.size();
   for (int& number : numbers) {
     at = std::from_chars(at, end, number).ptr;
     if (at != end) ++at;
   }
-  const int raised_by = numbers[1], about = numbers[2];
-  return Error(static_cast<Fault>(numbers[0]), std::string(at, end), rank, about != rank ? about : raised_by);
+  const Cause cause = numbers[3] == static_cast<int>(Cause::First) ? Cause::First : Cause::Consequence;
+  return Error(static_cast<Fault>(numbers[0]), std::string(at, end), numbers[1], numbers[2], cause).heard_by(rank);
 }
 
 }  // namespace
@@ -185,7 +186,7 @@ void TcpTransport::lost(int peer) {
                 fmt::format("rank {} ended its communicator '{}' after {}, while rank {} waits for it in {}; do all "
                             "ranks run the same number of steps?",
                             peer, name_, where_is(peer), rank(), what),
-                rank(), peer);
+                rank(), peer, Cause::Consequence);
   }
   if (board_) board_->await_failure(rank(), what);
   throw Error(Fault::ConnectionLost,
@@ -193,7 +194,7 @@ void TcpTransport::lost(int peer) {
                           "output or the launcher's summary says why",
                           peer, group_.pids[static_cast<std::size_t>(peer)],
                           group_.addresses[static_cast<std::size_t>(peer)], where_is(peer), rank(), what),
-              rank(), peer);
+              rank(), peer, Cause::Consequence);
 }
 
 void TcpTransport::time_out(Nanoseconds timeout) {
@@ -247,12 +248,11 @@ Error TcpTransport::agree_on_first(const Error& cause) const {
     } catch (const Error& as_the_launcher_has_it) {
       return as_the_launcher_has_it;
     }
-    const bool is_consequence = cause.code() == ErrorCode::PeerLost;
-    if (is_consequence && (of_the_job.code() == ErrorCode::PeerLost || of_the_job.code() == ErrorCode::Aborted)) {
-      return Error(of_the_job.fault(), of_the_job.message(), rank(), of_the_job.peer());
-    }
+    // Else the store is not there.
+    const bool told = of_the_job.cause() == Cause::Consequence;
+    if (cause.cause() == Cause::Consequence && told) return of_the_job.heard_by(rank());
   }
-  return Error(cause.fault(), cause.message(), rank(), cause.peer() != rank() ? cause.peer() : cause.rank());
+  return cause.heard_by(rank());
 }
 
 void TcpTransport::check() const {

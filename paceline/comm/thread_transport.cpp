@@ -103,7 +103,7 @@ void MessageHub::send(int sender, int receiver, ThreadMessage message) {
   ring();
   if (out.cut) {
     throw Error(Fault::ConnectionLost, fmt::format("rank {} lost its connection to rank {}", sender, receiver), sender,
-                receiver);
+                receiver, Cause::Consequence);
   }
   if (fate.dropped) return;
   message.due = now() + fate.delay;
@@ -118,7 +118,7 @@ std::optional<ThreadMessage> MessageHub::receive(int sender, int receiver) {
     throw Error(in.cut ? Fault::ConnectionLost : Fault::PeerLeft,
                 fmt::format("rank {} {}, while rank {} waits for it", sender,
                             in.cut ? "lost its connection" : "ended its communicator", receiver),
-                receiver, sender);
+                receiver, sender, Cause::Consequence);
   }
   if (in.messages.empty() || in.messages.front().due > now()) return std::nullopt;
   ThreadMessage message = std::move(in.messages.front());
@@ -147,9 +147,7 @@ void MessageHub::check(int rank) {
 }
 
 void MessageHub::throw_failure(int rank) const {
-  if (!failure_) return;
-  throw Error(failure_->fault(), failure_->message(), rank,
-              failure_->peer() != rank ? failure_->peer() : failure_->rank());
+  if (failure_) throw failure_->heard_by(rank);
 }
 
 void MessageHub::fail(const Error& cause) noexcept {

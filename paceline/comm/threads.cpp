@@ -27,7 +27,7 @@ class ThreadWorld {
 
   /// A rank could not join; the others wait for it.
   void fail(int rank, const char* reason) {
-    store_->fail(rank, to_string(ErrorCode::Aborted), fmt::format("rank {} gave up: {}", rank, reason));
+    store_->fail(rank, Error(ErrorCode::Aborted, fmt::format("rank {} gave up: {}", rank, reason), rank, rank));
   }
 
   std::unique_ptr<Engine> make_engine(const std::string& name, int rank, int world_size) {

@@ -56,13 +56,15 @@ std::string describe_operation(const BoardOperation& from, const std::string& co
 }
 
 /// False while the worker writes it, or where there is none yet.
-bool read_operation(const BoardOperation& from, Nanoseconds at, OperationView& to) {
+bool read_operation(const BoardSlot& slot, const BoardOperation& from, Nanoseconds at, OperationView& to) {
   const std::uint64_t sequence = from.sequence.load(std::memory_order_acquire);
   if (sequence == 0) return false;
   to.sequence = sequence;
   to.number = from.number.load(kRelaxed);
   to.communicator = text_of(from.communicator);
   to.text = describe_operation(from, to.communicator);
+  const std::uint64_t place = (from.what.load(kRelaxed) >> 24 & 0xff) - 1;
+  to.communicator_id = place < BoardSlot::kCommunicators ? slot.communicators[place].name.load(kRelaxed) : 0;
   to.entered = time_of(from.entered.load(kRelaxed), at);
   const std::int64_t waits_from = from.waits_from.load(kRelaxed), completed = from.completed.load(kRelaxed);
   to.failed = completed == BoardOperation::kFailed;
@@ -106,10 +108,17 @@ RankView view_of(const Board& board, int slot, Nanoseconds at) {
   for (const BoardOperation& operation : from.operations) {
     OperationView one;
     // It was written to in between: once more, then without it.
-    if (read_operation(operation, at, one) || read_operation(operation, at, one)) {
+    if (read_operation(from, operation, at, one) || read_operation(from, operation, at, one)) {
       view.operations.push_back(std::move(one));
     }
   }
+  for (const BoardCommunicator& one : from.communicators) {
+    const std::uint64_t id = one.name.load(kRelaxed);
+    if (id != 0) view.communicators.push_back({id, one.members.load(kRelaxed), one.entered.load(kRelaxed)});
+  }
+  view.unclear = from.unclear.load(kRelaxed) != 0;
+  const std::uint32_t exited = from.exited.load(kRelaxed);
+  if (exited >= BoardSlot::kExited) view.exit_code = static_cast<int>(exited & 0xff);
   std::sort(view.operations.begin(), view.operations.end(),
             [](const auto& a, const auto& b) { return a.sequence > b.sequence; });
   return view;
@@ -137,6 +146,7 @@ std::string whereabouts(const RankView& view, Nanoseconds at) {
 }
 
 std::string process_state(pid_t pid) {
+  if (!proc_is_own()) return "unknown";
   const auto process = pid > 0 ? read_process(pid) : std::nullopt;
   switch (process ? process->state : 'X') {
     case 'R': return "running";

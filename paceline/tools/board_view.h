@@ -3,6 +3,7 @@
 #include <sys/types.h>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -16,12 +17,20 @@ struct OperationView {
   std::uint64_t sequence = 0;  ///< Its place among all of the worker's.
   std::uint64_t number = 0;    ///< Its place in the communicator, as messages have it.
   std::string communicator = {};
-  std::string text = {};  ///< "all_reduce #42 'bucket 3' (float32 x 1000, sum)"
-  Nanoseconds entered{};  ///< As now() has it.
+  std::uint64_t communicator_id = 0;  ///< As in CommunicatorView; 0: unknown.
+  std::string text = {};              ///< "all_reduce #42 'bucket 3' (float32 x 1000, sum)"
+  Nanoseconds entered{};              ///< As now() has it.
   Nanoseconds waits_from{};
   Nanoseconds completed{};
   bool done = false, failed = false, timed = false;
   bool waits = false;  ///< The worker's thread is in it.
+};
+
+/// A communicator that a worker is in.
+struct CommunicatorView {
+  std::uint64_t id = 0;       ///< The same on all ranks.
+  std::uint64_t members = 0;  ///< Ranks.
+  std::uint64_t entered = 0;  ///< The number of the last operation that the worker has entered there.
 };
 
 /// What a job board says of one worker. Nothing in it is trusted: what makes no sense is left out.
@@ -34,7 +43,10 @@ struct RankView {
   Nanoseconds beat_age{};
   std::uint64_t step = 0;                      ///< 0: unknown.
   std::vector<OperationView> operations = {};  ///< The newest first.
-  std::string host = {}, state = {};           ///< Of a rank of another host, as that host has them.
+  std::vector<CommunicatorView> communicators = {};
+  bool unclear = false;               ///< It may wait for more than the list shows.
+  std::optional<int> exit_code = {};  ///< What its process gave exit().
+  std::string host = {}, state = {};  ///< Of a rank of another host, as that host has them.
 
   /// The operation that its thread is in; nullptr if it is in none.
   const OperationView* waiting() const;

@@ -54,7 +54,7 @@ constexpr const char* kHelp =
     "if a signal killed it). Ctrl-C goes to all workers once; a second one kills them. No process is left behind.\n"
     "Over several hosts all launchers end together, with the same code.\n"
     "Other exit codes: 64 bad use, 69 a host missing or lost, 70 the launcher itself failed, 74 output not writable,\n"
-    "78 ranks disagreed (MISMATCH) or hosts do not belong together, 126 program not executable, 127 program not "
+    "78 ranks disagreed or wait for each other (MISMATCH), or hosts do not belong together, 126 program not executable, 127 program not "
     "found,\n"
     "130 Ctrl-C, 141 the reader of the output went away,\n"
     "143 SIGTERM.\n";

@@ -10,18 +10,23 @@
 namespace paceline::tools {
 
 bool JobEnding::worker_ended(WorkerEnd end) {
-  const bool failed = end.status != 0;
+  if (store_ != nullptr) {
+    const auto reports = store_->failures();
+    const auto own = reports.find(end.rank);
+    if (own != reports.end() && end.hidden_code != 0) end.status = W_EXITCODE(end.hidden_code, 0);
+    if (own != reports.end() && end.failed()) end.report = own->second;
+  }
+  const bool failed = end.failed();
   if (!failed && store_ != nullptr) store_->left(end.rank);
   if (failed) {
     if (store_ != nullptr) {
-      const auto reports = store_->failures();
-      if (const auto own = reports.find(end.rank); own != reports.end()) end.report = own->second;
-      store_->fail(end.rank, label_of(fault_of(end)),
-                   fmt::format("rank {} {} after {:.1f} s", end.rank, describe_status(end.status), seconds(end.after)));
+      store_->fail(end.rank, {fault_of(end),
+                              fmt::format("rank {} {} after {:.1f} s", end.rank, describe_end(end), seconds(end.after)),
+                              Error::kNoRank, end.rank});
     }
     const Error cause = failure_for_others(end);
     // Of a worker that exits, node 0 may know what it said itself; other nodes wait for what node 0 makes of it.
-    const bool known = store_ != nullptr || WIFSIGNALED(end.status) || end.silence;
+    const bool known = store_ != nullptr || WIFSIGNALED(end.status) || end.unseen || end.silence;
     if (workers_ != nullptr && known) workers_->fail(cause);
     if (store_ != nullptr) {
       announce({.text = cause.message(), .exit_code = exit_code_of(end), .rank = end.rank, .fault = cause.fault()});
@@ -72,7 +77,7 @@ Verdict JobEnding::verdict(const std::function<std::deque<std::string>(int)>& la
 
 void JobEnding::tell_workers(const Verdict& verdict) {
   const Error cause = verdict.cause();
-  if (store_ != nullptr && verdict.rank >= 0) store_->fail(verdict.rank, cause.label(), cause.message());
+  if (store_ != nullptr) store_->fail(verdict.rank, cause);
   if (workers_ != nullptr) workers_->fail(cause);
 }
 

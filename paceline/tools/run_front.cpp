@@ -12,6 +12,8 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
+#include <string>
+#include <vector>
 
 #include "paceline/base/error.h"
 #include "paceline/base/unique_fd.h"
@@ -41,12 +43,12 @@ int run_front(const RunOptions& options) {
 
   const int status = wait_for_guard(guard, blocked.make_signalfd());
   // Nothing is left when the guard ended by itself. When it was killed, all its descendants are now ours.
-  const auto survivors = end_descendants([](pid_t, int) {});
+  const std::vector<std::string> survivors = end_descendants([](pid_t, int) {});
   if (WIFSIGNALED(status)) {
     fmt::print(stderr, "paceline: the process that guards the job was {}; ended all workers\n",
                describe_status(status));
   }
-  for (const pid_t pid : survivors) fmt::print(stderr, "paceline: process {} could not be ended\n", pid);
+  for (const std::string& left : survivors) fmt::print(stderr, "paceline: {}\n", left);
   return exit_code_of(status);
 }
 

@@ -15,6 +15,8 @@
 
 #include "paceline/base/error.h"
 #include "paceline/tools/commands.h"
+#include "paceline/tools/run_messages.h"
+#include "paceline/tools/run_process_tree.h"
 
 namespace paceline::tools {
 namespace {
@@ -170,8 +172,7 @@ void JobGuard::hear_others() {
 }
 
 void JobGuard::reap() {
-  int status = 0;
-  for (pid_t pid = 0; (pid = ::waitpid(-1, &status, WNOHANG)) > 0;) process_ended(pid, status);
+  while (const auto child = reap_child()) process_ended(child->pid, child->status);
   const auto failure = remotes_.failure();
   if (failure && !nodes_->placement() && phase_ == Phase::Running) fail(*failure);
 }
@@ -187,6 +188,7 @@ void JobGuard::watch() {
     if (nodes_) nodes_->ranks_wait(news.waited);
     else output_.print(news.stuck);
   }
+  if (news.standstill && !news.silent) fail(standstill_verdict(*news.standstill));
   if (!news.silent) return;
   const Error& cause = news.silent->cause;
   fail({.text = cause.message(), .exit_code = 128 + SIGKILL, .rank = cause.peer(), .fault = cause.fault()});

@@ -78,7 +78,7 @@ void JobGuard::stop_workers() {
 void JobGuard::end_everything() {
   if (workers_) workers_->stop(SIGKILL);
   const auto survivors = end_descendants([this](pid_t pid, int status) { process_ended(pid, status); });
-  for (const pid_t pid : survivors) output_.print(fmt::format("paceline: process {} could not be ended", pid));
+  for (const std::string& left : survivors) output_.print("paceline: " + left);
 }
 
 std::deque<std::string> JobGuard::last_errors(int rank) const {

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <signal.h>
+#include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -64,8 +65,28 @@ std::optional<WorkerEnd> LocalWorkers::ended(pid_t pid, int status) {
   end.pid = view.pid;
   if (!view.operations.empty()) end.last_known = last_known(view);
   if (silent_ && silent_->slot == slot) end.silence = silent_->cause;
-  if (WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL && !worker->stopped) end.out_of_memory = memory_.evidence();
+  if (!worker->stopped) look_through_script(view, pid, end);
   return end;
+}
+
+// What the launcher started need not be what joined: a script in between may hide how that ended.
+void LocalWorkers::look_through_script(const RankView& view, pid_t started, WorkerEnd& end) const {
+  const bool joined = view.pid != started || !view.operations.empty();
+  const bool itself = joined && view.pid == started;
+  const int code = WIFEXITED(end.status) ? WEXITSTATUS(end.status) : 0;
+  const bool exited = view.exit_code.has_value();
+  if (code > 128 && !itself && view.exit_code != code && ::sigabbrev_np(code - 128) != nullptr) {
+    end.status = W_EXITCODE(0, code - 128);  // as shells say that a signal killed what they have started
+    end.by_shell = true;
+  }
+  const bool died_unseen = joined && !itself && view.beats && !exited && WIFEXITED(end.status);
+  end.unseen = died_unseen && end.status == 0;
+  if (end.status == 0 && !itself && view.exit_code.value_or(0) != 0) {
+    end.hidden_code = *view.exit_code;
+    if (view.beats) end.status = W_EXITCODE(end.hidden_code, 0);
+  }
+  const bool killed = WIFSIGNALED(end.status) && WTERMSIG(end.status) == SIGKILL;
+  if (killed || died_unseen) end.out_of_memory = memory_.evidence();
 }
 
 bool LocalWorkers::any_alive() const {

@@ -62,6 +62,8 @@ class LocalWorkers {
     bool stopped = false;
   };
 
+  void look_through_script(const RankView& view, pid_t started, WorkerEnd& end) const;
+
   const RunOptions& options_;
   JobFacts job_;
   Board board_;

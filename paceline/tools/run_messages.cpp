@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 
+#include "paceline/tools/commands.h"
 #include "paceline/tools/run_control.h"
 
 namespace paceline::tools {
@@ -36,6 +37,9 @@ nlohmann::json to_json(const WorkerEnd& end) {
           {"status", end.status},
           {"after", seconds(end.after)},
           {"stopped", end.stopped},
+          {"unseen", end.unseen},
+          {"by_shell", end.by_shell},
+          {"hidden_code", end.hidden_code},
           {"out_of_memory", end.out_of_memory},
           {"silence", end.silence ? end.silence->message() : ""},
           {"silence_fault", end.silence ? end.silence->label() : ""},
@@ -50,6 +54,9 @@ WorkerEnd end_from(const nlohmann::json& message) {
   end.status = int_at(message, "status");
   end.after = time_from(message.at("after"));
   end.stopped = message.at("stopped").get<bool>();
+  end.unseen = message.at("unseen").get<bool>();
+  end.by_shell = message.at("by_shell").get<bool>();
+  end.hidden_code = std::clamp(int_at(message, "hidden_code"), 0, 255);
   end.out_of_memory = message.at("out_of_memory").get<std::string>();
   const auto silence = message.at("silence").get<std::string>();
   const auto fault = message.at("silence_fault").get<std::string>();
@@ -96,6 +103,10 @@ LastErrors errors_from(const nlohmann::json& message) {
 nlohmann::json waiting_message(Nanoseconds waited) { return {{"kind", "waits"}, {"seconds", seconds(waited)}}; }
 
 Nanoseconds waiting_time(const nlohmann::json& message) { return time_from(message.at("seconds")); }
+
+Verdict standstill_verdict(const std::string& why) {
+  return {.text = why, .exit_code = kExitMismatch, .fault = Fault::WaitsCross};
+}
 
 std::string silence_text(const std::string& seconds) {
   return fmt::format(

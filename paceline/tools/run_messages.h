@@ -23,6 +23,9 @@ LastErrors errors_from(const nlohmann::json& message);
 nlohmann::json waiting_message(Nanoseconds waited);
 Nanoseconds waiting_time(const nlohmann::json& message);
 
+/// That no rank can go on, for this reason.
+Verdict standstill_verdict(const std::string& why);
+
 /// What a lost host's line says that was silent for so many seconds.
 std::string silence_text(const std::string& seconds);
 

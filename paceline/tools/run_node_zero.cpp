@@ -190,6 +190,7 @@ void NodeZero::advance() {
     lines_.push_back(*table);
     tell_all({{"kind", "say"}, {"text", *table}});
   }
+  if (const auto& why = roundup_.why_none_goes_on(); why && !verdict_) verdict_ = standstill_verdict(*why);
   if (placement_ || verdict_) return;
   if (missing().empty()) begin();
   else if (deadline_.passed()) give_up();
@@ -201,8 +202,8 @@ void NodeZero::handle(const LineEvent& event) {
   switch (event.kind) {
     case LineEvent::Kind::Opened: {
       // Where no secret is needed, others of this machine must still not join.
-      const auto user = nodes_.secret ? ::geteuid() : socket_owner(*event.peer);
-      if (user != ::geteuid()) return refuse(event.line, "it is of another user, and this job has no secret");
+      const std::string why = nodes_.secret ? "" : why_not_ours(socket_owner(*event.peer, *event.own));
+      if (!why.empty()) return refuse(event.line, why);
       callers_.insert({event.line, {*event.own, *event.peer}});
       return;
     }

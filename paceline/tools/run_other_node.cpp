@@ -13,6 +13,7 @@
 #include "paceline/tools/run_hello.h"
 #include "paceline/tools/run_messages.h"
 #include "paceline/tools/run_nodes.h"
+#include "paceline/tools/run_port_holder.h"
 #include "paceline/tools/run_roundup.h"
 #include "paceline/tools/run_switchboard.h"
 
@@ -112,6 +113,16 @@ void OtherNode::join(Dialer::Result result) {
                   "it?",
                   nodes_.rendezvous, nodes_.join_timeout.count(), result.why);
     verdict_ = Verdict{.text = text, .exit_code = result.other_secret ? kExitMismatch : kExitUnavailable};
+    return;
+  }
+  // Whoever took the port first would get the command line, and what the workers say.
+  const std::string not_ours =
+      nodes_.secret ? ""
+                    : why_not_ours(socket_owner(peer_address(result.socket.get()), local_address(result.socket.get())));
+  if (!not_ours.empty()) {
+    verdict_ = Verdict{
+        .text = fmt::format("what listens at {} is not known to be this job's node 0: {}", nodes_.rendezvous, not_ours),
+        .exit_code = kExitMismatch};
     return;
   }
   try {

@@ -8,6 +8,8 @@
 #include <cstdlib>
 #include <utility>
 
+#include "paceline/base/stack_frames.h"
+
 namespace paceline::tools {
 namespace {
 
@@ -108,6 +110,10 @@ void JobOutput::take(std::size_t stream, std::string_view piece, PieceEnd end) {
   if (end == PieceEnd::Unfinished && tag_) end = PieceEnd::Newline;
   sink_of(stream).take(static_cast<int>(stream), streams_[stream].tag, piece, end);
   if (stream % 2 == 0 || end == PieceEnd::Return) return;
+  // A trace of thirty frames would leave no place for what it is about.
+  bool& in_trace = streams_[stream].in_trace;
+  in_trace = is_stack_frame(piece) || (in_trace && piece.empty());
+  if (in_trace) return;
   std::deque<std::string>& last = streams_[stream].last_lines;
   last.emplace_back(piece.substr(0, kLastLineBytes));
   if (last.size() > kLastLines) last.pop_front();

@@ -50,6 +50,7 @@ class JobOutput {
     std::string tag;
     LineSplitter splitter = {};
     std::deque<std::string> last_lines = {};
+    bool in_trace = false;  // its last line was a stack frame
   };
 
   OutputSink& sink_of(std::size_t stream) { return stream % 2 == 0 || shared_ ? out_ : err_; }

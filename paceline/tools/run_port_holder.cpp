@@ -22,6 +22,8 @@ namespace {
 struct Entry {
   std::string address;  // hexadecimal, as the kernel prints it
   unsigned port = 0;
+  std::string peer;
+  unsigned peer_port = 0;
   unsigned state = 0;
   uid_t user = 0;
   unsigned long inode = 0;
@@ -48,12 +50,20 @@ std::string port_holder(const SocketAddress& address) {
   return "";
 }
 
-std::optional<uid_t> socket_owner(const SocketAddress& address) {
-  const std::string wanted = kernel_text(address);
+std::optional<uid_t> socket_owner(const SocketAddress& address, const SocketAddress& peer) {
+  const std::string wanted = kernel_text(address), wanted_peer = kernel_text(peer);
   for (const Entry& entry : entries(address.family() == AF_INET ? "/proc/self/net/tcp" : "/proc/self/net/tcp6")) {
-    if (entry.state == kEstablished && entry.port == address.port() && entry.address == wanted) return entry.user;
+    const bool is_it = entry.port == address.port() && entry.address == wanted && entry.peer_port == peer.port() &&
+                       entry.peer == wanted_peer;
+    if (entry.state == kEstablished && is_it) return entry.user;
   }
   return std::nullopt;
+}
+
+std::string why_not_ours(std::optional<uid_t> owner) {
+  if (owner == ::geteuid()) return "";
+  if (!owner) return "/proc/net/tcp does not show whose it is, and this job has no secret; give --secret-file";
+  return fmt::format("it belongs to another user ({}), and this job has no secret; give --secret-file", *owner);
 }
 
 namespace {
@@ -65,10 +75,11 @@ std::vector<Entry> entries(const char* file) {
   std::getline(lines, line);  // the names of its columns
   while (std::getline(lines, line)) {
     Entry entry;
-    char address[33] = "";
-    if (std::sscanf(line.c_str(), " %*d: %32[0-9A-F]:%x %*[0-9A-F]:%*x %x %*s %*s %*s %u %*d %lu", address, &entry.port,
-                    &entry.state, &entry.user, &entry.inode) == 5) {
+    char address[33] = "", peer[33] = "";
+    if (std::sscanf(line.c_str(), " %*d: %32[0-9A-F]:%x %32[0-9A-F]:%x %x %*s %*s %*s %u %*d %lu", address, &entry.port,
+                    peer, &entry.peer_port, &entry.state, &entry.user, &entry.inode) == 7) {
       entry.address = address;
+      entry.peer = peer;
       found.push_back(entry);
     }
   }

@@ -13,8 +13,10 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <fstream>
 #include <memory>
 #include <optional>
+#include <sstream>
 #include <string>
 #include <string_view>
 #include <unordered_set>
@@ -26,35 +28,78 @@
 namespace paceline::tools {
 namespace {
 
-constexpr std::chrono::seconds kPatience{10};
+constexpr std::chrono::seconds kPatience{10}, kPatienceWithoutProc{3};
 
+bool has_children();
+std::optional<Process> process_in_proc(pid_t pid);
 std::vector<Process> living_descendants();
 std::vector<Process> all_processes();
 void kill_process(const Process& process);
 
 }  // namespace
 
-std::vector<pid_t> end_descendants(const std::function<void(pid_t, int)>& on_reaped) {
-  const Deadline deadline(kPatience);
+std::vector<std::string> end_descendants(const std::function<void(pid_t, int)>& on_reaped) {
+  const bool sees_all = proc_is_own();
+  const Deadline deadline(sees_all ? kPatience : kPatienceWithoutProc);
   while (true) {
     // Once more after each round: a process may have forked while we looked.
-    const std::vector<Process> living = living_descendants();
+    const std::vector<Process> living = sees_all ? living_descendants() : std::vector<Process>();
     for (const Process& process : living) kill_process(process);
-    int status = 0;
-    pid_t reaped = 0;
-    while ((reaped = ::waitpid(-1, &status, WNOHANG)) > 0) on_reaped(reaped, status);
-    const bool no_children = reaped < 0 && errno == ECHILD;
-    if (living.empty() && no_children) return {};
+    while (const auto reaped = reap_child()) on_reaped(reaped->pid, reaped->status);
+    if (living.empty() && !has_children()) return {};
     if (deadline.passed()) {
-      std::vector<pid_t> left;
-      for (const Process& process : living) left.push_back(process.pid);
+      std::vector<std::string> left;
+      for (const Process& process : living) left.push_back(fmt::format("process {} could not be ended", process.pid));
+      if (!sees_all) {
+        left.emplace_back(
+            "processes that a worker has started in a process group of their own may be left, since /proc does not "
+            "show this PID namespace; mount it anew (unshare --mount-proc) to have them ended");
+      }
       return left;
     }
     ::poll(nullptr, 0, 1);
   }
 }
 
+bool proc_is_own() {
+  // The numbers of this process from the namespace that /proc shows down to its own.
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);) {
+    if (!line.starts_with("NSpid:")) continue;
+    std::istringstream numbers(line.substr(6));
+    pid_t first = 0, further = 0;
+    return numbers >> first && first == ::getpid() && !(numbers >> further);
+  }
+  char self[16] = "";  // of a system that does not say
+  return ::readlink("/proc/self", self, sizeof self - 1) > 0 && std::atoi(self) == ::getpid();
+}
+
+std::optional<Reaped> reap_child() {
+  pid_t which = -1;
+  if (!proc_is_own()) {
+    siginfo_t ended{};
+    if (::waitid(P_ALL, 0, &ended, WEXITED | WNOHANG | WNOWAIT) != 0 || ended.si_pid == 0) return std::nullopt;
+    ::kill(-ended.si_pid, SIGKILL);
+    which = ended.si_pid;
+  }
+  Reaped child{};
+  child.pid = ::waitpid(which, &child.status, WNOHANG);
+  return child.pid > 0 ? std::optional(child) : std::nullopt;
+}
+
 std::optional<Process> read_process(pid_t pid) {
+  if (!proc_is_own()) return std::nullopt;
+  return process_in_proc(pid);
+}
+
+namespace {
+
+bool has_children() {
+  siginfo_t ignored{};
+  return ::waitid(P_ALL, 0, &ignored, WEXITED | WNOHANG | WNOWAIT) == 0;
+}
+
+std::optional<Process> process_in_proc(pid_t pid) {
   const UniqueFd file(::open(fmt::format("/proc/{}/stat", pid).c_str(), O_RDONLY | O_CLOEXEC));
   if (!file) return std::nullopt;  // it ended meanwhile
   char text[1024];
@@ -72,8 +117,6 @@ std::optional<Process> read_process(pid_t pid) {
   }
   return process;
 }
-
-namespace {
 
 std::vector<Process> living_descendants() {
   const std::vector<Process> all = all_processes();
@@ -101,7 +144,7 @@ std::vector<Process> all_processes() {
   while (const dirent* entry = ::readdir(directory.get())) {
     const pid_t pid = std::atoi(entry->d_name);
     if (pid <= 0) continue;
-    if (const auto process = read_process(pid)) all.push_back(*process);
+    if (const auto process = process_in_proc(pid)) all.push_back(*process);
   }
   return all;
 }
@@ -113,7 +156,7 @@ void kill_process(const Process& process) {
     throw system_error(fmt::format("cannot get a handle of process {}", process.pid), errno);
   }
   // The handle may be of a newcomer with the same pid. It is not if the process we saw is still there now.
-  const auto again = read_process(process.pid);
+  const auto again = process_in_proc(process.pid);
   if (again && again->started == process.started) ::syscall(SYS_pidfd_send_signal, handle.get(), SIGKILL, nullptr, 0);
 }
 

@@ -1,6 +1,7 @@
 #include "paceline/tools/run_report.h"
 
 #include <fmt/format.h>
+#include <signal.h>
 #include <string.h>
 #include <sys/wait.h>
 
@@ -27,8 +28,24 @@ std::string describe_status(int status) {
   return fmt::format("killed by signal {}{}{}", signal, text, WCOREDUMP(status) ? ", core dumped" : "");
 }
 
+std::string describe_end(const WorkerEnd& end) {
+  if (end.unseen) {
+    return "died in its communicator, while what started it exited with code 0 (a script that ends in a pipe? bash's "
+           "`set -o pipefail` lets it fail)";
+  }
+  if (end.by_shell) {
+    return fmt::format("{}, as exit code {} of what started it says", describe_status(end.status),
+                       exit_code_of(end.status));
+  }
+  if (end.hidden_code != 0) {
+    return fmt::format("{}, though what started it exited with code 0", describe_status(end.status));
+  }
+  return describe_status(end.status);
+}
+
 int exit_code_of(const WorkerEnd& cause) {
   if (cause.too_early) return 1;
+  if (cause.unseen) return cause.out_of_memory.empty() ? 1 : 128 + SIGKILL;
   if (cause.report && cause.report->is(ErrorCode::Mismatch)) return kExitMismatch;
   return exit_code_of(cause.status);
 }
@@ -51,7 +68,9 @@ const WorkerEnd* first_cause(const std::vector<WorkerEnd>& ends, std::optional<i
   return cause;
 }
 
-bool only_saw_another_fail(const WorkerEnd& end) { return end.stopped || (end.report && end.report->secondary()); }
+bool only_saw_another_fail(const WorkerEnd& end) {
+  return end.stopped || (end.report && end.report->cause == Cause::Consequence);
+}
 
 std::string trouble_text(const std::vector<WorkerEnd>& ends, const std::string& trouble, Fault fault) {
   return fmt::format("paceline: {}\n  [{}]\n{}", trouble, label_of(fault), secondary_line(ends, nullptr));
@@ -63,8 +82,8 @@ std::string failure_text(const std::vector<WorkerEnd>& ends, const WorkerEnd& fi
                                  first.node.empty() ? "" : " on " + first.node, seconds(first.after), describe(first));
   text += fmt::format("  [{}] host {}, pid {}{}{}\n", label_of(fault_of(first)), first.host, first.pid,
                       first.last_known.empty() ? "" : ", ", first.last_known);
-  if (const std::string hint = hint_for(first); !hint.empty()) text += fmt::format("  hint: {}\n", hint);
-  if (first.report && first.report->rank == first.rank) {
+  if (const std::string hint = hint_for(first, last_errors); !hint.empty()) text += fmt::format("  hint: {}\n", hint);
+  if (first.report && first.report->rank == first.rank && !is_uncaught_error(first)) {
     text += fmt::format("  it reported [{}] {}\n", first.report->code, first.report->message);
   }
   if (!last_errors.empty()) {
@@ -79,8 +98,11 @@ namespace {
 std::string describe(const WorkerEnd& end) {
   if (end.too_early) return "exited with code 0 before it joined the job, and the others waited for it";
   if (end.silence) return end.silence->message();
-  if (!end.out_of_memory.empty()) return fmt::format("{}: {}", describe_status(end.status), end.out_of_memory);
-  return describe_status(end.status);
+  if (!end.out_of_memory.empty()) return fmt::format("{}: {}", describe_end(end), end.out_of_memory);
+  if (is_uncaught_error(end)) {
+    return fmt::format("{} (nothing caught the error: {})", end.report->message, describe_end(end));
+  }
+  return describe_end(end);
 }
 
 std::string secondary_line(const std::vector<WorkerEnd>& ends, const WorkerEnd* first) {

@@ -16,9 +16,14 @@ namespace paceline::tools {
 /// How a worker ended.
 struct WorkerEnd {
   int rank = 0;
-  int status = 0;                           ///< As waitpid() gives it.
-  Nanoseconds after{};                      ///< Since the start of the job.
-  bool stopped = false;                     ///< The launcher had sent it SIGTERM or SIGKILL.
+  int status = 0;         ///< As waitpid() gives it.
+  Nanoseconds after{};    ///< Since the start of the job.
+  bool stopped = false;   ///< The launcher had sent it SIGTERM or SIGKILL.
+  bool unseen = false;    ///< It died in its communicator, which what started it hid with a 0.
+  bool by_shell = false;  ///< `status` is a signal, as 128 + signal was what started it exited with.
+  /// What the process that joined had given exit() after it left its communicators, where what started it made 0 of it:
+  /// a script may mean that, unless the rank also reported a failure.
+  int hidden_code = 0;
   bool too_early = false;                   ///< With success, but before it joined, and others waited for it.
   std::optional<StoreFailure> report = {};  ///< What it had said itself.
   std::string out_of_memory = {};           ///< The evidence, if that is why it was killed.
@@ -28,11 +33,13 @@ struct WorkerEnd {
   std::string last_known = {};  ///< "after all_reduce #41 (...), step 17"; empty if it did not use the library.
   std::string node = {};        ///< In a job over several hosts: "node 1 (host b at 10.0.0.2)".
 
-  bool failed() const { return status != 0 || too_early || silence; }
+  bool failed() const { return status != 0 || unseen || too_early || silence; }
 };
 
 /// "killed by signal 9 (SIGKILL)" or "exited with code 3".
 std::string describe_status(int status);
+/// The same, with what hides it.
+std::string describe_end(const WorkerEnd& end);
 /// That of a job that failed for this cause: its worker's, but kExitMismatch where ranks disagreed.
 int exit_code_of(const WorkerEnd& cause);
 /// As a shell gives it: 128 + signal for a killed process.

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "paceline/tools/run_control.h"
+#include "paceline/tools/run_standstill.h"
 #include "paceline/tools/run_watch.h"
 
 namespace paceline::tools {
@@ -32,10 +33,15 @@ nlohmann::json to_json(const std::vector<RankView>& views, const std::string& ho
       const OperationView& one = view.operations[i];
       operations.push_back({{"number", one.number},
                             {"communicator", one.communicator},
+                            {"communicator_id", one.communicator_id},
                             {"text", one.text},
                             {"done", one.done},
                             {"waits", one.waits},
                             {"waited", one.waits ? age(one.waits_from, at) : 0}});
+    }
+    nlohmann::json communicators = nlohmann::json::array();
+    for (const CommunicatorView& one : view.communicators) {
+      communicators.push_back({one.id, one.members, one.entered});
     }
     list.push_back({{"rank", view.rank},
                     {"host", host},
@@ -45,6 +51,8 @@ nlohmann::json to_json(const std::vector<RankView>& views, const std::string& ho
                     {"beats", view.beats},
                     {"beat_age", seconds(view.beat_age)},
                     {"step", view.step},
+                    {"unclear", view.unclear},
+                    {"communicators", communicators},
                     {"operations", operations}});
   }
   return list;
@@ -60,10 +68,16 @@ std::vector<RankView> views_from(const nlohmann::json& list, Nanoseconds at) {
     view.beats = from.at("beats").get<bool>();
     view.beat_age = at - since(from.at("beat_age"), at);
     view.step = from.at("step").get<std::uint64_t>();
+    view.unclear = from.at("unclear").get<bool>();
+    for (const auto& one : from.at("communicators")) {
+      view.communicators.push_back(
+          {one.at(0).get<std::uint64_t>(), one.at(1).get<std::uint64_t>(), one.at(2).get<std::uint64_t>()});
+    }
     for (const auto& operation : from.at("operations")) {
       OperationView one;
       one.number = operation.at("number").get<std::uint64_t>();
       one.communicator = operation.at("communicator").get<std::string>();
+      one.communicator_id = operation.at("communicator_id").get<std::uint64_t>();
       one.text = operation.at("text").get<std::string>();
       one.done = operation.at("done").get<bool>();
       one.waits = operation.at("waits").get<bool>();
@@ -96,6 +110,7 @@ std::optional<std::string> Roundup::take() {
   for (auto& [node, views] : std::exchange(answers_, {})) {
     all.insert(all.end(), std::make_move_iterator(views.begin()), std::make_move_iterator(views.end()));
   }
+  if (complete) standstill_ = standstill(all, now(), 2 * kPatience);
   // Each host sees by itself that its ranks wait in vain, and they may have come at different times.
   const auto waited_in = most_waited_in(all);
   if (!waited_in || waited_in == told_) return std::nullopt;

@@ -29,6 +29,8 @@ class Roundup {
   void add(int node, std::vector<RankView> views);
   /// The text, once all have answered or kPatience is over; nothing if all of that was told already.
   std::optional<std::string> take();
+  /// Why none of all ranks can go on, as of the last take().
+  const std::optional<std::string>& why_none_goes_on() const { return standstill_; }
   /// When take() should be called at the latest.
   std::optional<Nanoseconds> due() const;
 
@@ -36,7 +38,8 @@ class Roundup {
   std::optional<Deadline> until_;  // a question is under way
   Nanoseconds waited_{};
   std::size_t hosts_ = 0;
-  std::map<int, std::vector<RankView>> answers_;               // by node
+  std::map<int, std::vector<RankView>> answers_;  // by node
+  std::optional<std::string> standstill_;
   std::optional<std::pair<std::string, std::uint64_t>> told_;  // communicator and number of the operation
 };
 

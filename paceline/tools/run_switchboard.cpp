@@ -26,14 +26,6 @@ constexpr std::chrono::seconds kTcpSilence{10};
 constexpr std::chrono::seconds kLastWords{1};
 constexpr std::size_t kMaxUnsent = std::size_t{8} << 20;
 
-SocketAddress address_of_peer(int socket) {
-  sockaddr_storage address{};
-  socklen_t length = sizeof address;
-  auto* const raw = reinterpret_cast<sockaddr*>(&address);
-  if (::getpeername(socket, raw, &length) != 0) throw system_error("cannot read a peer's address", errno);
-  return {raw, length};
-}
-
 }  // namespace
 
 Switchboard::Switchboard(std::optional<Guests> guests)
@@ -152,7 +144,7 @@ int Switchboard::open(UniqueFd socket) {
 void Switchboard::admit(Guests::Guest guest) {
   if (guest.introduction != introduction_for(Purpose::Launcher)) return;
   try {
-    const SocketAddress own = local_address(guest.socket.get()), peer = address_of_peer(guest.socket.get());
+    const SocketAddress own = local_address(guest.socket.get()), peer = peer_address(guest.socket.get());
     const int number = open(std::move(guest.socket));
     const auto* answer = reinterpret_cast<const char*>(guest.answer.data());
     lines_.at(number).out.assign(answer, guest.answer.size());

@@ -4,36 +4,49 @@
 #include <signal.h>
 #include <sys/wait.h>
 
+#include <algorithm>
+
 namespace paceline::tools {
+namespace {
+
+// As the C++ library prints it.
+bool is_of_terminate(const std::string& line) { return line.starts_with("terminate called "); }
+
+}  // namespace
 
 Fault fault_of(const WorkerEnd& end) {
   if (end.silence) return end.silence->fault();
   if (end.too_early) return Fault::NeverJoined;
   if (!end.out_of_memory.empty()) return Fault::OutOfMemory;
-  if (end.report && !end.report->secondary()) return end.report->fault();
-  return WIFSIGNALED(end.status) ? Fault::PeerDied : Fault::PeerExited;
+  if (end.report && end.report->cause == Cause::First) return end.report->fault();
+  return WIFSIGNALED(end.status) || end.unseen ? Fault::PeerDied : Fault::PeerExited;
 }
 
 Error failure_for_others(const WorkerEnd& end) {
   if (end.silence) return *end.silence;
-  // That a rank gave up is a consequence where another one did, and the cause where it says so of itself.
-  const auto gave_up = [&] { return end.report->message.starts_with(fmt::format("rank {} gave up", end.rank)); };
-  const bool said_why = end.report && (!end.report->secondary() || gave_up()) && end.out_of_memory.empty();
+  const bool said_why = end.report && end.report->cause == Cause::First && end.out_of_memory.empty();
   if (said_why) return Error(end.report->fault(), end.report->message, Error::kNoRank, end.rank);
-  std::string text =
-      fmt::format("rank {} (host {}, pid {}) {}", end.rank, end.host, end.pid, describe_status(end.status));
+  std::string text = fmt::format("rank {} (host {}, pid {}) {}", end.rank, end.host, end.pid, describe_end(end));
   if (!end.out_of_memory.empty()) text += ": " + end.out_of_memory;
   if (!end.last_known.empty()) text += fmt::format(", {}", end.last_known);
   return Error(fault_of(end), text, Error::kNoRank, end.rank);
 }
 
-std::string hint_for(const WorkerEnd& end) {
+bool is_uncaught_error(const WorkerEnd& end) {
+  return end.report && end.report->cause == Cause::First && WIFSIGNALED(end.status) && WTERMSIG(end.status) == SIGABRT;
+}
+
+std::string hint_for(const WorkerEnd& end, const std::deque<std::string>& last_errors) {
   if (end.silence) {
     if (end.silence->fault() != Fault::PeerSilent) return "";
     return "to stop workers on purpose, for a debugger, start the job with --silence 0";
   }
   if (!end.out_of_memory.empty()) return "a smaller batch needs less memory; or raise the limit";
-  if (!WIFSIGNALED(end.status)) return "";
+  if (!WIFSIGNALED(end.status) || is_uncaught_error(end)) return "";
+  if (WTERMSIG(end.status) == SIGABRT && std::any_of(last_errors.begin(), last_errors.end(), is_of_terminate)) {
+    return "nothing caught an exception, whose text stands below: main() should catch it, and let the other ranks know "
+           "with Comm::abort()";
+  }
   switch (WTERMSIG(end.status)) {
     case SIGSEGV:
     case SIGBUS:

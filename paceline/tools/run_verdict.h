@@ -1,5 +1,6 @@
 #pragma once
 
+#include <deque>
 #include <string>
 
 #include "paceline/base/error.h"
@@ -14,7 +15,10 @@ Fault fault_of(const WorkerEnd& end);
 /// kernel said.
 Error failure_for_others(const WorkerEnd& end);
 
-/// What the user can do about it; empty if nothing is known.
-std::string hint_for(const WorkerEnd& end);
+/// Whether an Error ended it that was not caught: std::terminate() raises SIGABRT.
+bool is_uncaught_error(const WorkerEnd& end);
+
+/// What the user can do about it; empty if nothing is known. `last_errors` are the last lines of its stderr.
+std::string hint_for(const WorkerEnd& end, const std::deque<std::string>& last_errors);
 
 }  // namespace paceline::tools

@@ -8,6 +8,7 @@
 
 #include "paceline/tools/rank_list.h"
 #include "paceline/tools/run_process_tree.h"
+#include "paceline/tools/run_standstill.h"
 
 namespace paceline::tools {
 namespace {
@@ -16,6 +17,7 @@ namespace {
 constexpr Nanoseconds kLate = 4 * JobWatch::kPeriod;
 
 char state_in_proc(pid_t pid) {
+  if (!proc_is_own()) return '?';
   const auto process = read_process(pid);
   return process ? process->state : 'X';
 }
@@ -28,6 +30,7 @@ const char* reason_for(char state) {
              "answer";
     case 'Z':
     case 'X': return "its process has ended, though what started it lives on";
+    case '?': return "whether it is stopped is not known, since /proc does not show this PID namespace";
     default: return "it is alive, but none of its threads runs (frozen, or starved by other processes?)";
   }
 }
@@ -76,6 +79,10 @@ JobWatch::News JobWatch::look(Nanoseconds at) {
   const bool stuck = options_.stuck > Nanoseconds(0) && longest >= options_.stuck;
   if (stuck && !told_) news.stuck = stuck_text(views, at, longest);
   news.waited = longest;
+  if (board_.header().world_size == board_.slots()) {
+    const Nanoseconds least = options_.stuck > Nanoseconds(0) ? std::min(options_.stuck, kStandstill) : kStandstill;
+    news.standstill = standstill(views, at, least);
+  }
   told_ = stuck;
   return news;
 }

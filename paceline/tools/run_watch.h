@@ -24,6 +24,8 @@ class JobWatch {
  public:
   /// How often look() should be called.
   static constexpr Nanoseconds kPeriod = std::chrono::milliseconds(250);
+  /// How long ranks must have waited for each other before that is taken for a standstill, or `stuck` if that is less.
+  static constexpr Nanoseconds kStandstill = std::chrono::seconds(5);
   /// The state letter of a process (proc(5)); 'X' if it is gone.
   using StateOf = std::function<char(pid_t)>;
 
@@ -38,6 +40,7 @@ class JobWatch {
     std::optional<Silent> silent = {};
     std::string stuck = {};  ///< A text of whole lines, once each time that ranks begin to wait in vain,
     Nanoseconds waited{};    ///< and for how long they have.
+    std::optional<std::string> standstill = {};  ///< Why none of the job's ranks can go on, where all are on this host.
   };
   News look(Nanoseconds at);
 

@@ -25,7 +25,8 @@ std::vector<std::string> agree(const Comm& comm, const std::function<std::string
       continue;
     }
     throw Error(static_cast<Fault>(std::stoi(all[rank].substr(0, kDigits))),
-                fmt::format("on rank {}: {}", rank, all[rank].substr(kDigits)), comm.rank(), static_cast<int>(rank));
+                fmt::format("on rank {}: {}", rank, all[rank].substr(kDigits)), comm.rank(), static_cast<int>(rank),
+                static_cast<int>(rank) == comm.rank() ? Cause::First : Cause::Consequence);
   }
   return all;
 }
