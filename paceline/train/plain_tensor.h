@@ -15,6 +15,7 @@ inline bool is_plain(const torch::Tensor& tensor) {
 
 /// The values of a dense tensor: itself, detached, where it is plain, else a copy that is.
 inline torch::Tensor plain(const torch::Tensor& tensor) {
+  if (is_plain(tensor) && !tensor.requires_grad()) return tensor;
   if (tensor._is_zerotensor()) return torch::zeros(tensor.sizes(), tensor.options().requires_grad(false));
   return tensor.detach().resolve_conj().resolve_neg();
 }
