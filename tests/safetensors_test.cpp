@@ -339,8 +339,9 @@ TEST(CheckpointFolder, AManifestNamesFilesOfItsOwnFolderOnly) {
   fs::create_directory(at / "sub");
   std::ofstream(at / "sub" / "x");
   EXPECT_EQ(verdict_of_manifest(at, "[" + file_entry("a") + "]", "{}"), "");
-  for (const std::string name :
-       {"../outside", (folder.path / "outside").string().c_str(), "sub/x", "/dev/null", "", ".", "..", "a\\u0000b"}) {
+  const std::string absolute = (folder.path / "outside").string();
+  for (const std::string& name :
+       std::initializer_list<std::string>{"../outside", absolute, "sub/x", "/dev/null", "", ".", "..", "a\\u0000b"}) {
     const std::string verdict = verdict_of_manifest(at, "[" + file_entry(name) + "]", "{}");
     EXPECT_NE(verdict.find("is no name of a file in this folder"), std::string::npos) << name << ": " << verdict;
   }
