@@ -216,6 +216,17 @@ TEST(Lbfgs, RanksThatEndEarlyLetTheOthersGoOn) {
   });
 }
 
+TEST(Lbfgs, RanksThatStopTogetherHaveTheSameState) {
+  test::on_ranks(3, ThreadEngine::SharedMemory, [&](const Comm& comm) {
+    LbfgsJob job(comm, lbfgs_options(true), {.uneven = Uneven::Stop, .check_replicas_every = 1});
+    for (int step = 0; step <= comm.rank() && !job.ddp.stop_agreed(); ++step) job.run(1);
+    job.ddp.join();
+    EXPECT_TRUE(test::same_on_all_ranks(comm, job.hash()));
+    job.run(2);
+    EXPECT_TRUE(test::same_on_all_ranks(comm, job.hash()));
+  });
+}
+
 TEST(Closure, ALossThatIsNoNumberOrMissingOnARankIsSaidByAll) {
   const auto run = [](const Comm& comm, const std::function<torch::Tensor(torch::Tensor)>& returned) {
     Job<torch::optim::SGD, torch::optim::SGDOptions> job(comm, torch::optim::SGDOptions(0.1));

@@ -66,9 +66,13 @@ torch::Tensor DistributedDataParallel::State::reduce_loss(const torch::Tensor& l
 
 // A rank without data, in a round of others that look at their loss.
 void DistributedDataParallel::State::take_part_in_loss() {
+  if (losses_follow()) exchange(comm, {.value = 0, .kind = Told::kEnded});
+}
+
+bool DistributedDataParallel::State::losses_follow() const {
   const auto all = reducer.prologues();
-  const auto told = [](const StepPrologue& rank) { return (rank.flags & StepPrologue::kLoss) != 0; };
-  if (std::any_of(all.begin(), all.end(), told)) exchange(comm, {.value = 0, .kind = Told::kEnded});
+  return std::any_of(all.begin(), all.end(),
+                     [](const StepPrologue& rank) { return (rank.flags & StepPrologue::kLoss) != 0; });
 }
 
 }  // namespace paceline

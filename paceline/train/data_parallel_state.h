@@ -77,6 +77,7 @@ struct DistributedDataParallel::State {
   torch::Tensor evaluate(const std::function<torch::Tensor()>& closure);
   torch::Tensor reduce_loss(const torch::Tensor& loss);
   void take_part_in_loss();
+  bool losses_follow() const;
 
   // Ranks whose data end early (uneven.cpp).
   void join();
