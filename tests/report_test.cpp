@@ -1,6 +1,8 @@
 #include "paceline/observe/report.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <cstdlib>
 #include <fstream>
@@ -201,6 +203,36 @@ TEST_F(ReportTest, AFailedReplacementLeavesNoHalves) {
   std::size_t files = 0;
   for ([[maybe_unused]] const auto& entry : fs::directory_iterator(dir)) ++files;
   EXPECT_EQ(files, 1u);
+}
+
+// Names that somebody else who may write to the folder could have put there before.
+TEST_F(ReportTest, NoNameOfATemporaryFileCanBeGuessed) {
+  const fs::path victim = dir / "victim";
+  write(victim, "precious");
+  for (const char* name : {"report.json.tmp.", ".paceline-probe."}) {
+    fs::create_symlink(victim, dir / (name + std::to_string(::getpid())));
+  }
+  fs::create_symlink(victim, dir / "report.json");
+  require_writable(dir);
+  const fs::path path = write_report(sample_report(), dir);
+  EXPECT_EQ(read(victim), "precious");
+  EXPECT_FALSE(fs::is_symlink(path));
+  EXPECT_EQ(read_report(path).findings, sample_report().findings);
+}
+
+TEST_F(ReportTest, OthersMayReadItAsFarAsTheUmaskLetsThem) {
+  const mode_t before = ::umask(027);
+  const fs::path path = write_report(sample_report(), dir);
+  ::umask(before);
+  EXPECT_EQ(fs::status(path).permissions(), fs::perms{0640});
+}
+
+TEST_F(ReportTest, WhatIsNestedDeeplyOrNoRegularFileIsRefused) {
+  write(dir / "deep.json", std::string(100'000, '[') + std::string(100'000, ']'));
+  expect_error(ErrorCode::Corrupt, "nested too deeply", [&] { read_report(dir / "deep.json"); });
+  ASSERT_EQ(::mkfifo((dir / "fifo").c_str(), 0600), 0);
+  expect_error(ErrorCode::Corrupt, "no regular file", [&] { read_report(dir / "fifo"); });
+  expect_error(ErrorCode::Corrupt, "no regular file", [&] { read_report("/dev/zero"); });
 }
 
 TEST_F(ReportTest, DamagedFilesAreCorruptAndTheFieldIsNamed) {

@@ -3,14 +3,20 @@
 
 #include <gtest/gtest.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
 
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 
+#include "paceline/base/crc32c.h"
 #include "paceline/base/durable_file.h"
 #include "paceline/base/error.h"
+#include "paceline/base/read_file.h"
 #include "paceline/data/checkpoint_folder.h"
 #include "temporary_folder.h"
 
@@ -74,6 +80,12 @@ TEST(Safetensors, RefusesWhatIsNotExactlyRight) {
       {file_of(R"({"a":{"dtype":"F32","shape":[3],"data_offsets":[0,8]}})", 8), "its data have 8 bytes, its shape 12"},
       {file_of(R"({"a":{"dtype":"F32","shape":[4294967296,4294967296],"data_offsets":[0,8]}})", 8),
        "larger than any memory"},
+      {file_of(R"({"a":{"dtype":"F32","shape":[0,9223372036854775808],"data_offsets":[0,0]}})", 0),
+       "larger than any memory"},
+      {file_of(R"({"a":{"dtype":"F32","shape":[4611686018427387904,0,4],"data_offsets":[0,0]}})", 0),
+       "larger than any memory"},
+      {file_of(std::string(100'000, '['), 0), "does not begin with '{'"},
+      {file_of(R"({"a":)" + std::string(100'000, '['), 0), "nested too deeply"},
       {file_of(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}})", 8), "leave a gap or overlap"},
       {file_of(
            R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"b":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}})",
@@ -111,6 +123,37 @@ TEST(Safetensors, NoSingleByteCanHurtTheReader) {
     if (at == 0) continue;
     EXPECT_NE(refusal({good.begin(), good.begin() + static_cast<std::ptrdiff_t>(at)}), "") << "cut at " << at;
   }
+}
+
+std::string header_of(std::size_t tensors) {
+  std::string header = "{";
+  for (std::size_t i = 0; i < tensors; ++i) {
+    header += (i > 0 ? ",\"t" : "\"t") + std::to_string(i) + R"(":{"dtype":"U8","shape":[0],"data_offsets":[0,0]})";
+  }
+  return header + "}";
+}
+
+double least_cpu_seconds(const std::function<void()>& action) {
+  const auto now = [] {
+    timespec time{};
+    ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+    return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) * 1e-9;
+  };
+  double least = 1e9;
+  for (int i = 0; i < 3; ++i) {
+    const double before = now();
+    action();
+    least = std::min(least, now() - before);
+  }
+  return least;
+}
+
+// Eight times as many tensors take eight times as long, not 64 times.
+TEST(Safetensors, TheTimeToReadAHeaderGrowsWithItsLength) {
+  const auto few = file_of(header_of(1000), 0), many = file_of(header_of(8000), 0);
+  const double for_few = least_cpu_seconds([&] { EXPECT_EQ(parse_safetensors(few, "x").tensors.size(), 1000u); });
+  const double for_many = least_cpu_seconds([&] { EXPECT_EQ(parse_safetensors(many, "x").tensors.size(), 8000u); });
+  EXPECT_LT(for_many, 24 * for_few);
 }
 
 /// A float, a scalar and an empty tensor.
@@ -254,6 +297,161 @@ TEST(CheckpointFolder, FindsEveryDamage) {
               std::string::npos)
         << part;
   }
+}
+
+/// What verify_checkpoint() says of a checkpoint whose manifest has these `files` and `contents`, in JSON, and a right
+/// checksum.
+std::string verdict_of_manifest(const fs::path& checkpoint, const std::string& files, const std::string& contents) {
+  const std::string body =
+      R"({"contents":)" + contents + R"(,"files":)" + files + R"(,"format":"paceline.checkpoint/1"})";
+  const std::uint32_t checksum = crc32c(std::as_bytes(std::span(body)));
+  std::ofstream(checkpoint / "manifest.json") << R"({"body":)" << body << R"(,"crc32c":)" << checksum << "}";
+  try {
+    verify_checkpoint(checkpoint);
+    return "";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::Corrupt) << error.message();
+    return error.message();
+  }
+}
+
+std::string file_entry(const std::string& name) { return R"({"bytes":0,"crc32c":0,"name":")" + name + R"("})"; }
+
+TEST(CheckpointFolder, AManifestIsRefusedWhenItIsNestedDeeply) {
+  const TemporaryFolder folder;
+  const fs::path at = checkpoint(folder.path, "");
+  EXPECT_EQ(verdict_of_manifest(at, "[]", "{}"), "");
+  const std::string lists = std::string(100'000, '[') + std::string(100'000, ']');
+  std::string objects;
+  for (int i = 0; i < 100'000; ++i) objects += R"({"a":)";
+  objects += "1" + std::string(100'000, '}');
+  for (const std::string& deep : {lists, objects}) {
+    EXPECT_NE(verdict_of_manifest(at, "[]", deep).find("nested too deeply"), std::string::npos);
+    EXPECT_NE(verdict_of_manifest(at, deep, "{}").find("nested too deeply"), std::string::npos);
+  }
+}
+
+TEST(CheckpointFolder, AManifestNamesFilesOfItsOwnFolderOnly) {
+  const TemporaryFolder folder;
+  std::ofstream(folder.path / "outside");
+  const fs::path at = checkpoint(folder.path, "");
+  std::ofstream(at / "manifest.json.of.another");
+  fs::create_directory(at / "sub");
+  std::ofstream(at / "sub" / "x");
+  EXPECT_EQ(verdict_of_manifest(at, "[" + file_entry("a") + "]", "{}"), "");
+  const std::string absolute = (folder.path / "outside").string();
+  for (const std::string& name :
+       std::initializer_list<std::string>{"../outside", absolute, "sub/x", "/dev/null", "", ".", "..", "a\\u0000b"}) {
+    const std::string verdict = verdict_of_manifest(at, "[" + file_entry(name) + "]", "{}");
+    EXPECT_NE(verdict.find("is no name of a file in this folder"), std::string::npos) << name << ": " << verdict;
+  }
+  EXPECT_NE(verdict_of_manifest(at, "[" + file_entry("a") + "," + file_entry("a") + "]", "{}").find("names 'a' twice"),
+            std::string::npos);
+}
+
+TEST(CheckpointFolder, WhatIsNoRegularFileIsRefusedAtOnce) {
+  const TemporaryFolder folder;
+  const fs::path at = checkpoint(folder.path, "");
+  const std::string files = "[" + file_entry("a") + "]";
+  const auto verdict = [&] { return verdict_of_manifest(at, files, "{}"); };
+  const auto expect_refusal = [&](const char* what) {
+    EXPECT_NE(verdict().find("a is no regular file"), std::string::npos) << what << ": " << verdict();
+    fs::remove(at / "a");
+  };
+  fs::remove(at / "a");
+  ASSERT_EQ(::mkfifo((at / "a").c_str(), 0600), 0);
+  expect_refusal("a FIFO that nobody writes to");
+  fs::create_directory(at / "a");
+  expect_refusal("a folder");
+  fs::create_symlink("/dev/zero", at / "a");
+  expect_refusal("a link to a device");
+  std::ofstream(folder.path / "outside");
+  fs::create_symlink("../outside", at / "a");
+  expect_refusal("a link to a file of another folder");
+  fs::remove(at / "manifest.json");
+  ASSERT_EQ(::mkfifo((at / "manifest.json").c_str(), 0600), 0);
+  EXPECT_THROW(verify_checkpoint(at), Error);
+}
+
+TEST(CheckpointFolder, AFileLargerThanTheManifestSaysIsNotRead) {
+  const TemporaryFolder folder;
+  const fs::path at = checkpoint(folder.path, "");
+  fs::resize_file(at / "a", std::uintmax_t{1} << 42);  // of holes: no memory holds it
+  EXPECT_NE(verdict_of_manifest(at, "[" + file_entry("a") + "]", "{}").find("has 4398046511104 bytes where 0"),
+            std::string::npos);
+}
+
+// Folders left by hand, or by something that copied half of one.
+TEST(CheckpointFolder, AFolderThatIsNoCheckpointNeverCostsAGoodOne) {
+  for (const char* bogus : {"save-000009", "save-99999999", "save-999999999999999999"}) {
+    SCOPED_TRACE(bogus);
+    const TemporaryFolder folder;
+    checkpoint(folder.path, "1");
+    fs::create_directory(folder.path / bogus);
+    std::ofstream(folder.path / bogus / "manifest.json") << "{";
+    const auto sound = [&] {
+      std::vector<fs::path> found;
+      for (const fs::path& path : checkpoints(folder.path)) {
+        try {
+          verify_checkpoint(path);
+          found.push_back(path);
+        } catch (const Error&) {
+        }
+      }
+      return found;
+    };
+    const fs::path second = checkpoint(folder.path, "2", 2);
+    ASSERT_EQ(sound().size(), 2u);
+    EXPECT_EQ(sound()[0], second) << "the newest is seen";
+    const fs::path third = checkpoint(folder.path, "3", 1);
+    ASSERT_EQ(sound().size(), 1u);
+    EXPECT_EQ(sound()[0], third);
+    EXPECT_TRUE(fs::exists(folder.path / bogus)) << "it is not ours to remove";
+  }
+}
+
+TEST(CheckpointFolder, OfTwoJobsThatSaveIntoOneFolderTheSecondIsRefused) {
+  const TemporaryFolder folder;
+  int ready[2], done[2];
+  ASSERT_EQ(::pipe(ready), 0);
+  ASSERT_EQ(::pipe(done), 0);
+  const pid_t other = ::fork();
+  if (other == 0) {
+    ::close(done[1]);
+    char byte = 0;
+    try {
+      begin_checkpoint(folder.path);
+      byte = 1;
+    } catch (const Error&) {
+    }
+    [[maybe_unused]] const auto told = ::write(ready[1], &byte, 1);
+    [[maybe_unused]] const auto waited = ::read(done[0], &byte, 1);  // until the test closes its end
+    ::_exit(0);
+  }
+  ::close(ready[1]);
+  char byte = 0;
+  ASSERT_EQ(::read(ready[0], &byte, 1), 1);
+  ASSERT_EQ(byte, 1);
+  try {
+    begin_checkpoint(folder.path);
+    ADD_FAILURE() << "not refused";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::InvalidArgument);
+    EXPECT_NE(error.message().find("another job saves there"), std::string::npos) << error.message();
+    EXPECT_NE(error.message().find(std::to_string(other)), std::string::npos) << error.message();
+  }
+  EXPECT_TRUE(fs::exists(folder.path / "save-000001.part")) << "the other's is left alone";
+  ::close(done[1]);
+  ASSERT_EQ(::waitpid(other, nullptr, 0), other);
+  EXPECT_EQ(begin_checkpoint(folder.path).filename(), "save-000001.part") << "the other is gone";
+  for (const int fd : {ready[0], done[0]}) ::close(fd);
+}
+
+TEST(CheckpointFolder, TheLockFollowsNoLink) {
+  const TemporaryFolder folder;
+  fs::create_symlink(folder.path / "elsewhere", folder.path / ".paceline-lock");
+  EXPECT_THROW(begin_checkpoint(folder.path), Error);
+  EXPECT_FALSE(fs::exists(folder.path / "elsewhere"));
 }
 
 TEST(CheckpointFolder, AFullDiskIsAnErrorThatNamesTheFile) {

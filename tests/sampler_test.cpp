@@ -77,6 +77,20 @@ TEST(Sampler, ExactReadsEachSampleOnceAndEvenly) {
   }
 }
 
+TEST(Sampler, ExactLeavesRanksWithoutSamplesWhereThereAreFewer) {
+  for (const std::uint64_t size : {1u, 2u, 5u}) {
+    Samples read;
+    for (int rank = 0; rank < 6; ++rank) {
+      Sampler sampler({.size = size, .rank = rank, .world_size = 6, .tail = SampleTail::Exact});
+      EXPECT_EQ(sampler.samples_per_epoch(), static_cast<std::uint64_t>(rank) < size ? 1u : 0u);
+      for (const std::uint64_t sample : sampler.next_epoch()) read.push_back(sample);
+      EXPECT_EQ(sampler.epoch(), 1u);
+    }
+    std::sort(read.begin(), read.end());
+    EXPECT_EQ(read, counting(size));
+  }
+}
+
 TEST(Sampler, PadRepeatsTheFirstSamplesOfTheEpoch) {
   for (std::uint64_t seed = 0; seed < 300; ++seed) {
     const Job job = random_job(seed);

@@ -1,9 +1,13 @@
 // Saving a whole job and going on from it, and what happens when the disk, the file or the model is not right.
 #include <gtest/gtest.h>
 
+#include <fstream>
+#include <functional>
 #include <mutex>
+#include <nlohmann/json.hpp>
 #include <set>
 
+#include "paceline/base/crc32c.h"
 #include "temporary_folder.h"
 #include "train_failures.h"
 #include "train_saved_job.h"
@@ -220,6 +224,60 @@ TEST(Damage, TheLastSoundCheckpointIsTaken) {
     EXPECT_EQ(again.hash(), before);
     again.run(1);  // the communicator lives on
   });
+}
+
+/// Changes the body of a manifest and gives it the checksum that belongs to it.
+void rewrite(const fs::path& checkpoint, const std::function<void(nlohmann::json&)>& change) {
+  std::ifstream stream(checkpoint / "manifest.json");
+  nlohmann::json outer = nlohmann::json::parse(stream);
+  change(outer["body"]);
+  const std::string body = outer["body"].dump();
+  outer["crc32c"] = crc32c(std::as_bytes(std::span(body)));
+  std::ofstream(checkpoint / "manifest.json") << outer.dump();
+}
+
+// As somebody else could have written it, with the right checksums.
+TEST(Damage, AManifestOfAnotherFormIsSaidToBeDamagedAndChangesNothing) {
+  using nlohmann::json;
+  const std::vector<std::function<void(json&)>> changes = {
+      [](json& body) { body["contents"] = json::array(); },
+      [](json& body) { body["contents"].erase("world_size"); },
+      [](json& body) { body["contents"]["world_size"] = 2'000'000'000; },
+      [](json& body) {
+        body["contents"]["numbers"] = {1, 2};
+      },
+      [](json& body) { body["contents"]["rounds"] = "many"; },
+      [](json& body) { body["contents"]["loaders"][0]["epoch"] = "first"; },
+      [](json& body) { body["contents"]["loaders"][0] = nullptr; },
+      [](json& body) { body["contents"]["optimizers"].push_back(1); },
+      [](json& body) { body["contents"]["optimizers"][0]["groups"] = 1; },
+      [](json& body) { body["contents"]["optimizers"][0]["state"]["0.weight"]["tensors"] = 1; },
+      [](json& body) { body["files"].clear(); },
+  };
+  const TemporaryFolder folder;
+  const Samples all(12);
+  const Comm comm = Comm::solo();
+  SmallJob job(comm, all);
+  job.run(2);
+  const fs::path path = save(folder.path, job.ddp, job.job);
+  std::ifstream stream(path / "manifest.json");
+  const std::string good((std::istreambuf_iterator<char>(stream)), {});
+  SmallJob other(comm, all);
+  other.run(1);
+  const auto before = other.hash();
+  for (std::size_t i = 0; i < changes.size(); ++i) {
+    std::ofstream(path / "manifest.json") << good;
+    rewrite(path, changes[i]);
+    try {
+      load(folder.path, other.ddp, other.job);
+      ADD_FAILURE() << "loaded with change " << i;
+    } catch (const Error& error) {
+      EXPECT_NE(error.code(), ErrorCode::System) << i << ": " << error.message();
+      EXPECT_NE(error.message().find("damaged"), std::string::npos) << i << ": " << error.message();
+    }
+    EXPECT_EQ(other.hash(), before) << i;
+    EXPECT_EQ(other.ddp.rounds(), 1u) << i;
+  }
 }
 
 TEST(Damage, ACheckpointOfAnotherJobIsRefusedByName) {

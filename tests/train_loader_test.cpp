@@ -50,6 +50,20 @@ TEST_P(LoaderThreads, RanksReadEachSampleOnceInAnotherOrderEveryEpoch) {
   }
 }
 
+TEST_P(LoaderThreads, RanksWithoutSamplesHaveEpochsWithoutBatches) {
+  test::on_ranks(3, ThreadEngine::SharedMemory, [&](const Comm& comm) {
+    DataLoader loader(
+        numbers(2), comm,
+        {.batch_size = 7, .order = SampleOrder::Sequential, .tail = SampleTail::Exact, .threads = GetParam()});
+    const std::vector<std::int64_t> expected(comm.rank() < 2 ? 1 : 0, comm.rank());
+    EXPECT_EQ(loader.batches(), expected.size());
+    for (std::uint64_t epoch = 0; epoch < 2; ++epoch) {
+      EXPECT_EQ(epoch_of(loader), expected);
+      EXPECT_EQ(loader.position(), (DataLoader::Position{epoch + 1, 0}));
+    }
+  });
+}
+
 TEST_P(LoaderThreads, TheOrderDependsOnTheSeedOnly) {
   const auto order = [&](std::uint64_t seed, std::size_t threads) {
     DataLoader loader(numbers(50), Comm::solo(), {.batch_size = 8, .seed = seed, .threads = threads});

@@ -2,11 +2,12 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/stat.h>
+#include <sys/random.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdio>
 #include <utility>
 
 #include "paceline/base/crc32c.h"
@@ -14,8 +15,8 @@
 
 namespace paceline {
 
-DurableFile::DurableFile(std::filesystem::path path) : path_(std::move(path)) {
-  fd_ = UniqueFd(::open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+DurableFile::DurableFile(std::filesystem::path path, unsigned mode) : path_(std::move(path)) {
+  fd_ = UniqueFd(::open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, mode));
   if (!fd_) throw system_error(fmt::format("cannot create {}", path_.string()), errno);
 }
 
@@ -42,29 +43,32 @@ void DurableFile::finish() {
 
 void sync_folder(const std::filesystem::path& folder) {
   const UniqueFd fd(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!fd || ::fsync(fd.get()) != 0) throw system_error(fmt::format("cannot sync {}", folder.string()), errno);
+  if (fd && ::fsync(fd.get()) == 0) return;
+  // Some file systems know no fsync of a folder; what was put there is in its place all the same.
+  if (fd && (errno == EINVAL || errno == EROFS)) return;
+  throw system_error(fmt::format("cannot sync {}", folder.string()), errno);
 }
 
-std::vector<std::byte> read_whole_file(const std::filesystem::path& path, std::uint64_t limit) {
-  const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (!fd) throw system_error(fmt::format("cannot open {}", path.string()), errno);
-  struct stat status {};
-  if (::fstat(fd.get(), &status) != 0) throw system_error(fmt::format("cannot read {}", path.string()), errno);
-  const auto size = static_cast<std::uint64_t>(status.st_size);
-  if (size > limit) {
-    throw Error(ErrorCode::Corrupt, fmt::format("{} has {} bytes, more than {}", path.string(), size, limit));
+std::filesystem::path unpredictable_path(const std::filesystem::path& folder) {
+  std::uint64_t number[2];
+  if (::getrandom(number, sizeof number, 0) != sizeof number) throw system_error("cannot draw a random name", errno);
+  return folder / fmt::format(".paceline-{:016x}{:016x}", number[0], number[1]);
+}
+
+void replace_file(const std::filesystem::path& path, const std::string& text, unsigned mode) {
+  const std::filesystem::path folder = path.has_parent_path() ? path.parent_path() : ".";
+  const std::filesystem::path temporary = unpredictable_path(folder);
+  {
+    DurableFile file(temporary, mode);
+    file.write(std::as_bytes(std::span(text)));
+    file.finish();
   }
-  std::vector<std::byte> data(size);
-  std::size_t done = 0;
-  while (done < data.size()) {
-    const ssize_t got = ::read(fd.get(), data.data() + done, data.size() - done);
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) throw system_error(fmt::format("cannot read {}", path.string()), errno);
-    if (got == 0) break;
-    done += static_cast<std::size_t>(got);
+  if (::rename(temporary.c_str(), path.c_str()) != 0) {
+    const int reason = errno;
+    ::unlink(temporary.c_str());
+    throw system_error(fmt::format("cannot put a file in its place, {}", path.string()), reason);
   }
-  data.resize(done);
-  return data;
+  sync_folder(folder);
 }
 
 }  // namespace paceline

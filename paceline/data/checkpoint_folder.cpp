@@ -6,12 +6,16 @@
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
-#include <nlohmann/json.hpp>
+#include <set>
+#include <stdexcept>
 #include <string_view>
 
+#include "paceline/base/bounded_json.h"
 #include "paceline/base/crc32c.h"
 #include "paceline/base/durable_file.h"
 #include "paceline/base/error.h"
+#include "paceline/base/read_file.h"
+#include "paceline/data/folder_lock.h"
 
 namespace paceline {
 namespace {
@@ -22,10 +26,14 @@ using nlohmann::json;
 constexpr const char* kFormat = "paceline.checkpoint/1";
 constexpr const char* kManifest = "manifest.json";
 constexpr std::uint64_t kMostManifestBytes = std::uint64_t{64} << 20;
+constexpr std::size_t kMostManifestDepth = 32;
+constexpr std::uint64_t kLastNumber = 999'999'999'999'999'999;  // of 18 digits
 
-/// N of "save-N", which has 6 to 18 digits, or 0 for any other name.
-std::uint64_t number_of(std::string_view name) {
+/// N of ".../save-N", which has 6 to 18 digits, or 0 for any other name.
+std::uint64_t number_of(const fs::path& checkpoint) {
   constexpr std::string_view kPrefix = "save-";
+  const std::string whole_name = checkpoint.filename().string();
+  std::string_view name = whole_name;
   if (!name.starts_with(kPrefix)) return 0;
   name.remove_prefix(kPrefix.size());
   const bool digits = std::all_of(name.begin(), name.end(), [](char c) { return c >= '0' && c <= '9'; });
@@ -44,25 +52,26 @@ auto or_system_error(const std::string& doing, Action action) {
   }
 }
 
-std::uint32_t checksum_of(const json& body) {
-  const std::string text = body.dump();
-  return crc32c(std::as_bytes(std::span(text)));
-}
+void remove_unfinished(const fs::path& folder);
+std::uint64_t next_number(const fs::path& folder);
+void remove_oldest(const fs::path& newest, std::size_t keep);
+/// Whether it has its manifest and all files with their sizes; what they hold is not looked at.
+bool is_whole(const fs::path& checkpoint);
+Manifest read_manifest(const fs::path& checkpoint);
+void require_plain_names(const Manifest& manifest);
+/// One that has the size it was written with.
+RegularFile open_file(const fs::path& checkpoint, const CheckpointFile& file);
+std::uint32_t checksum_of(const json& body);
+std::uint32_t checksum_of(RegularFile file);
 
 }  // namespace
 
 fs::path begin_checkpoint(const fs::path& folder) {
   return or_system_error(fmt::format("cannot save to {}", folder.string()), [&] {
     fs::create_directories(folder);
-    std::uint64_t last = 0;
-    std::vector<fs::path> unfinished;
-    for (const auto& entry : fs::directory_iterator(folder)) {
-      const std::string name = entry.path().filename().string();
-      last = std::max(last, number_of(name));
-      if (name.ends_with(".part") && number_of(name.substr(0, name.size() - 5)) > 0) unfinished.push_back(entry.path());
-    }
-    for (const fs::path& path : unfinished) fs::remove_all(path);
-    fs::path part = folder / fmt::format("save-{:06}.part", last + 1);
+    own_folder(folder);
+    remove_unfinished(folder);
+    fs::path part = folder / fmt::format("save-{:06}.part", next_number(folder));
     if (::mkdir(part.c_str(), 0700) != 0) throw system_error(fmt::format("cannot create {}", part.string()), errno);
     return part;
   });
@@ -82,13 +91,9 @@ fs::path commit_checkpoint(const fs::path& part, const Manifest& manifest, std::
   sync_folder(part);
   fs::path complete = part;
   complete.replace_extension();
-  const fs::path folder = part.parent_path();
   or_system_error(fmt::format("cannot finish {}", complete.string()), [&] { fs::rename(part, complete); });
-  sync_folder(folder);
-  const auto all = checkpoints(folder);
-  for (std::size_t i = std::max<std::size_t>(keep, 1); i < all.size(); ++i) {
-    or_system_error(fmt::format("cannot remove {}", all[i].string()), [&] { fs::remove_all(all[i]); });
-  }
+  sync_folder(part.parent_path());
+  remove_oldest(complete, keep);
   return complete;
 }
 
@@ -97,22 +102,78 @@ std::vector<fs::path> checkpoints(const fs::path& folder) {
     std::vector<fs::path> found;
     if (!fs::exists(folder)) return found;
     for (const auto& entry : fs::directory_iterator(folder)) {
-      if (number_of(entry.path().filename().string()) > 0) found.push_back(entry.path());
+      if (number_of(entry.path()) > 0) found.push_back(entry.path());
     }
-    std::sort(found.begin(), found.end(), [](const fs::path& a, const fs::path& b) {
-      return number_of(a.filename().string()) > number_of(b.filename().string());
-    });
+    std::sort(found.begin(), found.end(),
+              [](const fs::path& a, const fs::path& b) { return number_of(a) > number_of(b); });
     return found;
   });
 }
 
 Manifest verify_checkpoint(const fs::path& checkpoint) {
+  Manifest manifest = read_manifest(checkpoint);
+  for (const CheckpointFile& file : manifest.files) {
+    if (checksum_of(open_file(checkpoint, file)) == file.checksum) continue;
+    throw Error(ErrorCode::Corrupt,
+                fmt::format("{} is damaged: its checksum is wrong", (checkpoint / file.name).string()));
+  }
+  return manifest;
+}
+
+namespace {
+
+void remove_unfinished(const fs::path& folder) {
+  std::vector<fs::path> unfinished;
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    if (entry.path().extension() == ".part" && number_of(entry.path().stem()) > 0) unfinished.push_back(entry.path());
+  }
+  for (const fs::path& path : unfinished) fs::remove_all(path);
+}
+
+// One more than the last. A folder left by hand may have used up all numbers; then only good ones count.
+std::uint64_t next_number(const fs::path& folder) {
+  const auto all = checkpoints(folder);
+  if (all.empty()) return 1;
+  if (number_of(all[0]) < kLastNumber) return number_of(all[0]) + 1;
+  const auto last = std::find_if(all.begin(), all.end(), is_whole);
+  std::uint64_t next = last == all.end() ? 1 : number_of(*last) + 1;
+  const auto taken = [&] {
+    return std::any_of(all.begin(), all.end(), [&](const fs::path& path) { return number_of(path) == next; });
+  };
+  while (taken()) ++next;
+  if (next <= kLastNumber) return next;
+  throw Error(ErrorCode::InvalidArgument, fmt::format("cannot save to {}: no number comes after {}; save elsewhere",
+                                                      folder.string(), all[0].string()));
+}
+
+// What is not whole does not count, and is left alone: it may be anybody's.
+void remove_oldest(const fs::path& newest, std::size_t keep) {
+  const auto all = checkpoints(newest.parent_path());
+  if (all.size() <= keep) return;
+  std::size_t kept = 1;
+  for (const fs::path& path : all) {
+    if (path == newest || !is_whole(path)) continue;
+    if (++kept <= keep) continue;
+    or_system_error(fmt::format("cannot remove {}", path.string()), [&] { fs::remove_all(path); });
+  }
+}
+
+bool is_whole(const fs::path& checkpoint) {
+  try {
+    for (const CheckpointFile& file : read_manifest(checkpoint).files) open_file(checkpoint, file);
+    return true;
+  } catch (const Error&) {
+    return false;
+  }
+}
+
+Manifest read_manifest(const fs::path& checkpoint) {
   const fs::path path = checkpoint / kManifest;
-  const auto bytes = read_whole_file(path, kMostManifestBytes);
+  const auto bytes = read_whole_file(path, kMostManifestBytes, Links::Refuse);
   Manifest manifest;
   try {
-    const auto* text = reinterpret_cast<const char*>(bytes.data());
-    const json outer = json::parse(text, text + bytes.size());
+    const json outer =
+        parse_bounded_json({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, kMostManifestDepth);
     const json& body = outer.at("body");
     if (body.at("format") != kFormat) throw std::runtime_error("it has another format");
     if (outer.at("crc32c").get<std::uint32_t>() != checksum_of(body)) throw std::runtime_error("its checksum is wrong");
@@ -121,22 +182,51 @@ Manifest verify_checkpoint(const fs::path& checkpoint) {
                                 .bytes = file.at("bytes").get<std::uint64_t>(),
                                 .checksum = file.at("crc32c").get<std::uint32_t>()});
     }
+    require_plain_names(manifest);
     manifest.contents = body.at("contents").dump();
   } catch (const std::exception& error) {
     throw Error(ErrorCode::Corrupt, fmt::format("{} is damaged: {}", path.string(), error.what()));
   }
-  for (const CheckpointFile& file : manifest.files) {
-    const fs::path at = checkpoint / file.name;
-    const auto data = read_whole_file(at);
-    if (data.size() != file.bytes) {
-      throw Error(ErrorCode::Corrupt,
-                  fmt::format("{} has {} bytes where {} were written", at.string(), data.size(), file.bytes));
-    }
-    if (crc32c(data) != file.checksum) {
-      throw Error(ErrorCode::Corrupt, fmt::format("{} is damaged: its checksum is wrong", at.string()));
-    }
-  }
   return manifest;
 }
+
+void require_plain_names(const Manifest& manifest) {
+  std::set<std::string_view> names;
+  for (const auto& [name, bytes, checksum] : manifest.files) {
+    constexpr std::string_view kNotInNames("/\0", 2);
+    if (name.empty() || name == "." || name == ".." || name.find_first_of(kNotInNames) != std::string::npos) {
+      throw std::runtime_error(fmt::format("{} is no name of a file in this folder", json(name).dump()));
+    }
+    if (!names.insert(name).second) throw std::runtime_error(fmt::format("it names '{}' twice", name));
+  }
+}
+
+RegularFile open_file(const fs::path& checkpoint, const CheckpointFile& file) {
+  const fs::path at = checkpoint / file.name;
+  RegularFile opened(at, Links::Refuse);
+  if (opened.size() == file.bytes) return opened;
+  throw Error(ErrorCode::Corrupt,
+              fmt::format("{} has {} bytes where {} were written", at.string(), opened.size(), file.bytes));
+}
+
+std::uint32_t checksum_of(const json& body) {
+  const std::string text = body.dump();
+  return crc32c(std::as_bytes(std::span(text)));
+}
+
+std::uint32_t checksum_of(RegularFile file) {
+  std::vector<std::byte> piece(std::size_t{1} << 20);
+  std::uint32_t checksum = 0;
+  std::uint64_t left = file.size();  // and no further, should it grow
+  while (left > 0) {
+    const auto got = file.read(std::span(piece).first(std::min<std::uint64_t>(piece.size(), left)));
+    if (got == 0) break;
+    checksum = crc32c(std::span(piece).first(got), checksum);
+    left -= got;
+  }
+  return checksum;
+}
+
+}  // namespace
 
 }  // namespace paceline

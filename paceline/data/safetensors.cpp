@@ -5,12 +5,13 @@
 #include <algorithm>
 #include <cstring>
 #include <limits>
-#include <nlohmann/json.hpp>
-#include <set>
+#include <stdexcept>
 #include <utility>
 
+#include "paceline/base/bounded_json.h"
 #include "paceline/base/durable_file.h"
 #include "paceline/base/error.h"
+#include "paceline/base/read_file.h"
 
 namespace paceline {
 namespace {
@@ -18,39 +19,22 @@ namespace {
 using nlohmann::json;
 
 constexpr std::uint64_t kMostHeaderBytes = std::uint64_t{16} << 20;
-constexpr int kMostDepth = 4;
+constexpr std::size_t kMostDepth = 4;
 constexpr const char* kMetadata = "__metadata__";
 
-/// Bytes of a tensor of this shape; throws std::overflow_error where no memory holds it.
+/// Bytes of a tensor of this shape; throws std::overflow_error where no memory holds it. Strides are to fit as well,
+/// which take an extent of 0 for one of 1.
 std::uint64_t size_of_shape(const std::vector<std::uint64_t>& shape, std::size_t element) {
-  std::uint64_t bytes = element;
+  std::int64_t spanned = static_cast<std::int64_t>(element);
+  bool empty = false;
   for (const std::uint64_t extent : shape) {
-    if (__builtin_mul_overflow(bytes, extent, &bytes)) throw std::overflow_error("its shape is larger than any memory");
-  }
-  return bytes;
-}
-
-/// Refuses keys that occur twice, which nlohmann's parser would let pass, and deep nesting.
-class StrictKeys {
- public:
-  bool operator()(int depth, json::parse_event_t event, json& parsed) {
-    if (depth > kMostDepth) throw std::runtime_error("it is nested too deeply");
-    switch (event) {
-      case json::parse_event_t::object_start: keys_.emplace_back(); break;
-      case json::parse_event_t::object_end: keys_.pop_back(); break;
-      case json::parse_event_t::key:
-        if (!keys_.back().insert(parsed.get<std::string>()).second) {
-          throw std::runtime_error("'" + parsed.get<std::string>() + "' stands there twice");
-        }
-        break;
-      default: break;
+    empty |= extent == 0;
+    if (__builtin_mul_overflow(spanned, std::max<std::uint64_t>(extent, 1), &spanned)) {
+      throw std::overflow_error("its shape is larger than any memory");
     }
-    return true;
   }
-
- private:
-  std::vector<std::set<std::string>> keys_;
-};
+  return empty ? 0 : static_cast<std::uint64_t>(spanned);
+}
 
 std::uint64_t length_of(std::span<const std::byte> bytes) {
   std::uint64_t length = 0;
@@ -163,7 +147,7 @@ SafetensorsFile parse_safetensors(std::vector<std::byte> bytes, const std::strin
     if (length > all.size() - 8) throw std::runtime_error("its header would reach past its end");
     const auto* text = reinterpret_cast<const char*>(all.data()) + 8;
     if (length == 0 || *text != '{') throw std::runtime_error("its header does not begin with '{'");
-    const json header = json::parse(text, text + length, StrictKeys());
+    const json header = parse_bounded_json({text, length}, kMostDepth);
     const auto data = all.subspan(8 + length);
     for (const auto& [key, value] : header.items()) {
       if (key == kMetadata) {

@@ -84,10 +84,11 @@ void require_valid(const SamplerOptions& options) {
                 fmt::format("the sampler's rank {} is not one of 0 to world size - 1; the world size is {}",
                             options.rank, options.world_size));
   }
-  if (static_cast<std::uint64_t>(options.world_size) > options.size) {
+  if (options.tail != SampleTail::Exact && static_cast<std::uint64_t>(options.world_size) > options.size) {
     throw Error(
         ErrorCode::InvalidArgument,
-        fmt::format("{} workers cannot share a data set of {} sample{}; start at most {} worker{} or use more data",
+        fmt::format("{} workers cannot share a data set of {} sample{}; start at most {} worker{}, use more data, or "
+                    "SampleTail::Exact, which leaves the others without any",
                     options.world_size, options.size, options.size == 1 ? "" : "s", options.size,
                     options.size == 1 ? "" : "s"));
   }

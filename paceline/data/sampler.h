@@ -12,14 +12,16 @@ enum class SampleOrder {
 
 /// What happens when the data set's size is not a multiple of the world size.
 enum class SampleTail {
-  Pad,    ///< Each rank has ceil(size / world): the first samples of the epoch's order come once more at its end.
-  Drop,   ///< Each rank has floor(size / world): the last size % world samples of the order are left out.
-  Exact,  ///< Each sample once; the first size % world ranks have one more than the others. For evaluation.
+  Pad,   ///< Each rank has ceil(size / world): the first samples of the epoch's order come once more at its end.
+  Drop,  ///< Each rank has floor(size / world): the last size % world samples of the order are left out.
+  /// Each sample once; the first size % world ranks have one more than the others, so of fewer samples than ranks some
+  /// ranks have none. For evaluation.
+  Exact,
 };
 
 /// All ranks must pass the same values, but for `rank`.
 struct SamplerOptions {
-  std::uint64_t size = 0;  ///< Samples in the data set; at least one for each rank.
+  std::uint64_t size = 0;  ///< Samples in the data set; at least one for each rank, but with SampleTail::Exact.
   int rank = 0;
   int world_size = 1;
   std::uint64_t seed = 0;
@@ -35,7 +37,8 @@ struct SamplerOptions {
 /// covers the positions from k*W*B up to (k+1)*W*B, as one worker with batches of W*B would.
 class Sampler {
  public:
-  /// Error InvalidArgument when size is 0, rank is not in 0 .. world_size-1, or there are more ranks than samples.
+  /// Error InvalidArgument when size is 0, rank is not in 0 .. world_size-1, or there are more ranks than samples (but
+  /// with SampleTail::Exact).
   explicit Sampler(const SamplerOptions& options);
 
   /// This rank's samples of epoch(), in the order to read them, from where resume_at() said; then goes on to the next

@@ -2,8 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <exception>
 #include <limits>
 
+#include "paceline/base/bounded_json.h"
 #include "paceline/base/error.h"
 
 namespace paceline {
@@ -73,9 +75,10 @@ void JsonField::fail(const std::string& why) const {
 }
 
 json parse_json(std::string_view text, const std::string& source) {
+  constexpr std::size_t kMostDepth = 32;
   try {
-    return json::parse(text);
-  } catch (const json::exception& e) {
+    return parse_bounded_json(text, kMostDepth);
+  } catch (const std::exception& e) {
     throw Error(ErrorCode::Corrupt, fmt::format("{}: not JSON, or cut short: {}", source, e.what()));
   }
 }

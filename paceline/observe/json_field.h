@@ -11,8 +11,8 @@
 #include "paceline/observe/findings.h"
 #include "paceline/observe/rank_summary.h"
 
-// Internal: what the report and the ranks' summaries share when they are written as and read from JSON. The only header
-// that includes the JSON library; public headers do not include it.
+// Internal: what the report and the ranks' summaries share when they are written as and read from JSON. It includes the
+// JSON library, which public headers do not.
 
 namespace paceline {
 
@@ -45,7 +45,7 @@ class JsonField {
   std::string path_;
 };
 
-/// Throws Error Corrupt, starting with `source`, when `text` is not JSON.
+/// Throws Error Corrupt, starting with `source`, when `text` is not JSON, or is nested too deeply.
 nlohmann::json parse_json(std::string_view text, const std::string& source);
 /// One line without `indent`; never throws for text that is not UTF-8, whose bad bytes are replaced.
 std::string dump_json(const nlohmann::json& document, int indent = -1);

@@ -73,7 +73,8 @@ std::filesystem::path write_report(const Report& report, const std::filesystem::
 /// Reads what write_report() wrote. `path` is the file, or the directory it lies in. The file has neither threads,
 /// cores, operations, bytes nor samples per rank: these are 0, and findings, which rest on them, are those of the file.
 ///
-/// Error System when it cannot be read, Corrupt, naming the field, when it is not such a report.
+/// Error System when it cannot be read, Corrupt, naming the field, when it is not such a report, and where it is no
+/// regular file.
 Report read_report(const std::filesystem::path& path);
 
 }  // namespace paceline

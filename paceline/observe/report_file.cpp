@@ -1,15 +1,11 @@
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <unistd.h>
 
-#include <cerrno>
-#include <cstdio>
-#include <fstream>
-#include <iterator>
 #include <system_error>
 #include <utility>
 
+#include "paceline/base/durable_file.h"
 #include "paceline/base/error.h"
+#include "paceline/base/read_file.h"
 #include "paceline/observe/json_field.h"
 #include "paceline/observe/report.h"
 
@@ -22,11 +18,9 @@ namespace {
 
 constexpr const char* kSchema = "paceline.report/1";
 constexpr const char* kFileName = "report.json";
+constexpr std::uint64_t kMostBytes = std::uint64_t{256} << 20;
 
 void make_directory(const fs::path& dir);
-/// Writes a file through to the disk; leaves none behind when it fails.
-void write_durably(const fs::path& path, const std::string& text);
-void sync_directory(const fs::path& dir);
 
 json to_json(const Report& report);
 json to_json(const RankSummary& rank);
@@ -38,36 +32,21 @@ RankSummary rank_from_json(const JsonField& field);
 void require_writable(const fs::path& dir) {
   make_directory(dir);
   // Asking for permission is not enough: root may write to a read-only file system, if one asks.
-  const fs::path probe = dir / fmt::format(".paceline-probe.{}", ::getpid());
-  write_durably(probe, "");
-  std::error_code ignored;  // An empty file left behind breaks nothing.
-  fs::remove(probe, ignored);
+  const DurableFile probe(unpredictable_path(dir));  // goes with this object
 }
 
 fs::path write_report(const Report& report, const fs::path& dir) {
   make_directory(dir);
   fs::path path = dir / kFileName;
-  const fs::path temporary = dir / fmt::format("{}.tmp.{}", kFileName, ::getpid());
-  write_durably(temporary, dump_json(to_json(report), 2) + "\n");
-  if (std::rename(temporary.c_str(), path.c_str()) != 0) {
-    const int reason = errno;
-    std::error_code ignored;  // The first failure is the one to tell.
-    fs::remove(temporary, ignored);
-    throw system_error(fmt::format("cannot put the report in its place, {}", path.string()), reason);
-  }
-  sync_directory(dir);
+  replace_file(path, dump_json(to_json(report), 2) + "\n", 0666);
   return path;
 }
 
 Report read_report(const fs::path& path) {
   std::error_code not_there;
   const fs::path file = fs::is_directory(path, not_there) ? path / kFileName : path;
-  errno = 0;
-  std::ifstream stream(file, std::ios::binary);
-  const std::string text{std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>()};
-  if (!stream.is_open() || stream.bad()) {
-    throw system_error(fmt::format("cannot read the report {}", file.string()), errno != 0 ? errno : EIO);
-  }
+  const auto bytes = read_whole_file(file, kMostBytes);
+  const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
   const json document = parse_json(text, file.string());
   return report_from_json(JsonField(document, file.string()));
 }
@@ -84,47 +63,6 @@ void make_directory(const fs::path& dir) {
   fs::create_directories(dir, error);
   if (error)
     throw system_error(fmt::format("cannot create the directory {} for the report", dir.string()), error.value());
-}
-
-void write_durably(const fs::path& path, const std::string& text) {
-  const auto fail = [&path](const char* what) {
-    const int reason = errno;
-    ::unlink(path.c_str());
-    throw system_error(fmt::format("cannot {} {}", what, path.string()), reason);
-  };
-  const int file = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-  if (file < 0) throw system_error(fmt::format("cannot create {}", path.string()), errno);
-  std::size_t written = 0;
-  while (written < text.size()) {
-    const ssize_t n = ::write(file, text.data() + written, text.size() - written);
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) {
-      const int reason = errno;
-      ::close(file);
-      errno = reason;
-      fail("write");
-    }
-    written += static_cast<std::size_t>(n);
-  }
-  if (::fsync(file) != 0) {
-    const int reason = errno;
-    ::close(file);
-    errno = reason;
-    fail("write through to the disk:");
-  }
-  if (::close(file) != 0) fail("close");
-}
-
-void sync_directory(const fs::path& dir) {
-  const int file = ::open(dir.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (file < 0) throw system_error(fmt::format("cannot open the directory {}", dir.string()), errno);
-  const int result = ::fsync(file);
-  const int reason = errno;
-  ::close(file);
-  // Some file systems know no fsync of a directory; the report is in its place all the same.
-  if (result != 0 && reason != EINVAL && reason != EROFS) {
-    throw system_error(fmt::format("cannot write the directory {} through to the disk", dir.string()), reason);
-  }
 }
 
 json to_json(const Report& report) {

@@ -19,7 +19,7 @@ struct RoundCall {
   ReduceOp op = ReduceOp::Mean;  ///< The same on all ranks: Mean or Sum.
   double weight = 1;             ///< Of this rank in a Mean; with 0 its slots are not read.
   std::uint32_t passes = 1;      ///< Backwards whose gradients the slots hold the sum of.
-  std::uint32_t flags = 0;       ///< StepPrologue::kEnded, kStop
+  std::uint32_t flags = 0;       ///< StepPrologue::kEnded, kStop, kLoss
   std::uint64_t changes = 0;     ///< See StepPrologue.
 };
 

@@ -5,6 +5,8 @@
 #include <cmath>
 #include <functional>
 #include <nlohmann/json.hpp>
+#include <set>
+#include <string_view>
 #include <utility>
 
 #include "paceline/data/checkpoint_folder.h"
@@ -49,8 +51,24 @@ std::vector<NamedTensor> of_rank(const DistributedDataParallel& ddp) {
   return all;
 }
 
+/// Of each optimizer. Throws where one has a state that is not known.
+std::vector<OptimizerState> optimizer_states(const DistributedDataParallel& ddp) {
+  std::vector<OptimizerState> states;
+  for (const auto* optimizer : ddp.optimizers()) {
+    states.push_back(whole_state_of(*optimizer, ddp.replica().parameters));
+    if (states.back().unsaved.empty()) continue;
+    throw Error(ErrorCode::InvalidArgument,
+                fmt::format("the optimizer {} cannot be saved: it is none of libtorch's, and its own save() writes "
+                            "nothing. Override torch::optim::Optimizer::save() and load() there; one without any "
+                            "state may write a number",
+                            states.back().unsaved));
+  }
+  return states;
+}
+
 /// Writes the files of this rank; returns what the manifest says of them, as JSON.
-std::string write_files(const fs::path& part, const DistributedDataParallel& ddp) {
+std::string write_files(const fs::path& part, const DistributedDataParallel& ddp,
+                        const std::vector<OptimizerState>& optimizers) {
   json files = json::array();
   const auto write = [&](const std::string& name, const std::vector<NamedTensor>& tensors,
                          const std::map<std::string, std::string>& metadata = {}) {
@@ -61,19 +79,16 @@ std::string write_files(const fs::path& part, const DistributedDataParallel& ddp
   write(rank_file(ddp.comm().rank()), of_rank(ddp));
   if (ddp.comm().rank() == 0) {
     write(kModel, of_model(ddp.replica()), ddp.replica().aliases);  // where safetensors.torch.load_model looks for them
-    for (std::size_t i = 0; i < ddp.optimizers().size(); ++i) {
-      write(optimizer_file(i), state_of(*ddp.optimizers()[i], ddp.replica().parameters).tensors);
-    }
+    for (std::size_t i = 0; i < optimizers.size(); ++i) write(optimizer_file(i), optimizers[i].tensors);
   }
   return files.dump();
 }
 
-std::string contents_of(const DistributedDataParallel& ddp, const JobState& job) {
+std::string contents_of(const DistributedDataParallel& ddp, const JobState& job,
+                        const std::vector<OptimizerState>& optimizers) {
   json contents{{"model", ddp.options().name}, {"world_size", ddp.comm().world_size()}, {"rounds", ddp.rounds()},
                 {"numbers", job.numbers},      {"optimizers", json::array()},           {"loaders", json::array()}};
-  for (const auto* optimizer : ddp.optimizers()) {
-    contents["optimizers"].push_back(json::parse(state_of(*optimizer, ddp.replica().parameters).scalars));
-  }
+  for (const OptimizerState& state : optimizers) contents["optimizers"].push_back(json::parse(state.scalars));
   for (const DataLoader* loader : job.loaders) {
     const DataLoader::Position position = loader->position();
     contents["loaders"].push_back({{"epoch", position.epoch}, {"done", position.done}, {"samples", loader->samples()}});
@@ -112,6 +127,24 @@ void require_equal_replicas(const DistributedDataParallel& ddp) {
               ddp.comm().rank());
 }
 
+/// Throws unless all that load() may read is among the files whose checksums were compared.
+void require_files(const Manifest& manifest, const fs::path& path) {
+  std::set<std::string_view> names;
+  for (const CheckpointFile& file : manifest.files) names.insert(file.name);
+  const auto require = [&](const std::string& name) {
+    if (names.contains(name)) return;
+    throw Error(ErrorCode::Corrupt, fmt::format("{} is damaged: its manifest lacks {}", path.string(), name));
+  };
+  require(kModel);
+  try {
+    const json contents = json::parse(manifest.contents);
+    for (std::size_t i = 0; i < contents.at("optimizers").size(); ++i) require(optimizer_file(i));
+    for (int rank = 0; rank < contents.at("world_size").get<int>(); ++rank) require(rank_file(rank));
+  } catch (const json::exception& error) {
+    throw Error(ErrorCode::Corrupt, fmt::format("{} is damaged: {}", path.string(), error.what()));
+  }
+}
+
 /// The newest sound checkpoint, its contents and what is wrong with newer ones, as JSON; "" where there is none at all.
 std::string choose(const fs::path& folder) {
   const auto all = checkpoints(folder);
@@ -119,6 +152,7 @@ std::string choose(const fs::path& folder) {
   for (const fs::path& path : all) {
     try {
       const Manifest manifest = verify_checkpoint(path);
+      require_files(manifest, path);
       return json{{"path", path.string()}, {"contents", json::parse(manifest.contents)}, {"damaged", damaged}}.dump();
     } catch (const Error& error) {
       damaged.push_back(error.message());
@@ -129,11 +163,14 @@ std::string choose(const fs::path& folder) {
               fmt::format("{} holds no sound checkpoint: {}", folder.string(), damaged[0].get<std::string>()));
 }
 
-/// All that load() will change, read and checked. Nothing fails any more once it is there.
+/// All that load() will change, read and checked. Nothing fails any more once it is there, but a load() of a user's own
+/// optimizer.
 struct Staged {
   std::vector<NamedTensor> model, of_rank;
   std::vector<std::function<void()>> optimizers;
-  json contents;
+  std::vector<DataLoader::Position> loaders;
+  std::map<std::string, double> numbers;
+  std::uint64_t rounds = 0;
 };
 
 void require_same_job(const json& contents, const DistributedDataParallel& ddp, const JobState& job) {
@@ -149,43 +186,56 @@ void require_same_job(const json& contents, const DistributedDataParallel& ddp, 
 }
 
 Staged stage(const fs::path& path, const json& contents, const DistributedDataParallel& ddp, const JobState& job) {
-  Staged staged{.model = {}, .of_rank = {}, .optimizers = {}, .contents = contents};
+  Staged staged;
   require_same_job(contents, ddp, job);
   staged.model = tensors_in(read_safetensors(path / kModel));
   require_same_tensors(staged.model, of_model(ddp.replica()), (path / kModel).string());
   const int rank = ddp.comm().rank();
-  if (rank < contents.at("world_size").get<int>() &&
-      (rank == 0 || contents.at("world_size").get<int>() == ddp.comm().world_size())) {
+  const int ranks_then = contents.at("world_size").get<int>();
+  if (rank < ranks_then && (rank == 0 || ranks_then == ddp.comm().world_size())) {
     staged.of_rank = tensors_in(read_safetensors(path / rank_file(rank)));
     require_same_tensors(staged.of_rank, of_rank(ddp), (path / rank_file(rank)).string());
+    at::detail::createCPUGenerator().set_state(TensorIndex(staged.of_rank).at(kRandom));  // throws for a damaged one
   }
   for (std::size_t i = 0; i < ddp.optimizers().size(); ++i) {
     OptimizerState state{.scalars = contents.at("optimizers")[i].dump(),
                          .tensors = tensors_in(read_safetensors(path / optimizer_file(i)))};
     staged.optimizers.push_back(prepared_state(*ddp.optimizers()[i], ddp.replica().parameters, state));
   }
+  for (std::size_t i = 0; i < job.loaders.size(); ++i) {
+    const json& position = contents.at("loaders")[i];
+    staged.loaders.push_back({.epoch = position.at("epoch"), .done = position.at("done")});
+  }
+  staged.numbers = contents.at("numbers").get<std::map<std::string, double>>();
+  staged.rounds = contents.at("rounds");
   return staged;
 }
 
-void apply(const Staged& staged, DistributedDataParallel& ddp, JobState& job) {
-  const torch::NoGradGuard no_grad;
-  for (const NamedTensor& named : of_model(ddp.replica())) {
-    named.tensor.detach().copy_(find_tensor(staged.model, named.name));
+/// The same, where JSON of another form than ours is an Error as well.
+Staged stage_or_fail(const fs::path& path, const json& contents, const DistributedDataParallel& ddp,
+                     const JobState& job) {
+  try {
+    return stage(path, contents, ddp, job);
+  } catch (const json::exception& error) {
+    throw Error(ErrorCode::Corrupt, fmt::format("{} is damaged: {}", path.string(), error.what()));
   }
+}
+
+void apply(Staged& staged, DistributedDataParallel& ddp, JobState& job) {
+  const torch::NoGradGuard no_grad;
+  const TensorIndex model(staged.model), own(staged.of_rank);
+  for (const NamedTensor& named : of_model(ddp.replica())) named.tensor.detach().copy_(model.at(named.name));
   if (!staged.of_rank.empty()) {
     for (const NamedTensor& buffer : ddp.replica().buffers) {
-      buffer.tensor.detach().copy_(find_tensor(staged.of_rank, buffer_name(buffer.name)));
+      buffer.tensor.detach().copy_(own.at(buffer_name(buffer.name)));
     }
-    set_random_state(find_tensor(staged.of_rank, kRandom));
+    set_random_state(own.at(kRandom));
   }
-  for (const auto& optimizer : staged.optimizers) optimizer();
-  for (std::size_t i = 0; i < job.loaders.size(); ++i) {
-    const json& position = staged.contents.at("loaders")[i];
-    job.loaders[i]->resume_at({.epoch = position.at("epoch"), .done = position.at("done")});
-  }
-  job.numbers = staged.contents.at("numbers").get<std::map<std::string, double>>();
+  for (std::size_t i = 0; i < job.loaders.size(); ++i) job.loaders[i]->resume_at(staged.loaders[i]);
+  job.numbers = std::move(staged.numbers);
   for (const NamedTensor& parameter : ddp.trained()) parameter.tensor.mutable_grad().reset();
-  ddp.resume_at(staged.contents.at("rounds"));
+  ddp.resume_at(staged.rounds);
+  for (const auto& optimizer : staged.optimizers) optimizer();
 }
 
 }  // namespace
@@ -193,6 +243,7 @@ void apply(const Staged& staged, DistributedDataParallel& ddp, JobState& job) {
 fs::path save(const fs::path& folder, DistributedDataParallel& ddp, const JobState& job, SaveOptions options) {
   const Comm& comm = ddp.comm();
   const bool first = comm.rank() == 0;
+  std::vector<OptimizerState> optimizers;
   agree(comm, [&] {
     if (ddp.accumulated() > 0) {
       throw Error(
@@ -200,14 +251,17 @@ fs::path save(const fs::path& folder, DistributedDataParallel& ddp, const JobSta
           "save() was called while gradients are accumulated and not averaged; save after the optimizer's step");
     }
     require_numbers(job);
+    if (first) optimizers = optimizer_states(ddp);
     return std::string();
   });
   require_equal_replicas(ddp);
   const fs::path part = agree(comm, [&] { return first ? begin_checkpoint(folder).string() : std::string(); })[0];
   try {
-    const auto files = agree(comm, [&] { return write_files(part, ddp); });
+    const auto files = agree(comm, [&] { return write_files(part, ddp, optimizers); });
     return agree(comm, [&]() -> std::string {
-      return first ? commit_checkpoint(part, manifest_of(files, contents_of(ddp, job)), options.keep).string() : "";
+      return first
+                 ? commit_checkpoint(part, manifest_of(files, contents_of(ddp, job, optimizers)), options.keep).string()
+                 : "";
     })[0];
   } catch (...) {
     std::error_code ignored;  // an unfinished folder is removed by the next save as well
@@ -224,10 +278,13 @@ std::optional<Loaded> load(const fs::path& folder, DistributedDataParallel& ddp,
   const fs::path path = choice.at("path").get<std::string>();
   Staged staged;
   agree(comm, [&] {
-    staged = stage(path, choice.at("contents"), ddp, job);
+    staged = stage_or_fail(path, choice.at("contents"), ddp, job);
     return std::string();
   });
-  apply(staged, ddp, job);
+  agree(comm, [&] {
+    apply(staged, ddp, job);
+    return std::string();
+  });
   return Loaded{.path = path, .rounds = ddp.rounds(), .damaged = choice.at("damaged").get<std::vector<std::string>>()};
 }
 

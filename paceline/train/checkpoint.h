@@ -35,7 +35,9 @@ struct SaveOptions {
 /// Tensors are in safetensors files (Python: safetensors.torch.load_file), the rest in manifest.json. One that has
 /// several names (tied weights) is stored under the first; metadata say which others it has. Throws the same
 /// on all ranks, and leaves no half of a checkpoint: System naming the rank and file (disk full), InvalidArgument while
-/// gradients are accumulated. The communicator lives on. A rank that calls it alone gets a Mismatch.
+/// gradients are accumulated, for an optimizer of the user's own whose save() writes nothing, and where another job
+/// saves to the folder: from its first save on, until its rank 0 ends, it is one job's. The communicator lives on. A
+/// rank that calls it alone gets a Mismatch.
 std::filesystem::path save(const std::filesystem::path& folder, DistributedDataParallel& ddp, const JobState& job = {},
                            SaveOptions options = {});
 
@@ -52,7 +54,8 @@ struct Loaded {
 /// no checkpoint.
 ///
 /// Throws the same on all ranks, and has changed nothing then: Corrupt where there are checkpoints but none is sound,
-/// InvalidArgument naming the tensors where one is of another model, optimizer or data set.
+/// InvalidArgument naming the tensors where one is of another model, optimizer or data set. (Where an optimizer's own
+/// load() throws, a class of the user's, all throw too, and nothing may go on.)
 std::optional<Loaded> load(const std::filesystem::path& folder, DistributedDataParallel& ddp, JobState& job);
 
 }  // namespace paceline

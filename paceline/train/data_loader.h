@@ -59,8 +59,8 @@ struct LoaderOptions {
 ///     for (auto& batch : loader.epoch()) { ... }
 ///
 /// Construction is collective and throws Mismatch unless all ranks give the same size, batch size, seed, order and
-/// tail. Throws InvalidArgument for a batch size of 0 or fewer samples than ranks. An exception of the data set's comes
-/// out of the loop. Time spent waiting in it goes to the step's account as "data_wait".
+/// tail. Throws InvalidArgument for a batch size of 0, or fewer samples than ranks unless `tail` is Exact. An exception
+/// of the data set's comes out of the loop. Time spent waiting in it goes to the step's account as "data_wait".
 class DataLoader {
  public:
   DataLoader(std::shared_ptr<const Dataset> dataset, const Comm& comm, LoaderOptions options = {});

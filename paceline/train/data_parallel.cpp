@@ -137,6 +137,10 @@ bool DistributedDataParallel::averaged() const {
 
 void DistributedDataParallel::average() { state_->average(); }
 
+torch::Tensor DistributedDataParallel::evaluate(const std::function<torch::Tensor()>& closure) {
+  return state_->evaluate(closure);
+}
+
 void DistributedDataParallel::join() { state_->join(); }
 void DistributedDataParallel::request_stop() { state_->stop_requested = true; }
 bool DistributedDataParallel::stop_agreed() const { return state_->stop_agreed; }

@@ -156,6 +156,14 @@ class DistributedDataParallel {
   /// where no parameter takes part on this rank while it does on others.
   void average();
 
+  /// Collective. For an optimizer that calls a closure as often as its loss tells it to, e.g. LBFGS: runs a closure in
+  /// which one backward averages, and returns its loss as one process with all ranks' samples has it, the same bits on
+  /// all ranks (as `reduction` says: the mean over ranks, the sum, or the weighted mean). So that all ranks decide
+  /// alike. Optimizer<>::step(closure) does it; with an optimizer of libtorch's own:
+  ///
+  ///     optimizer.step([&] { return ddp.evaluate(closure); });
+  torch::Tensor evaluate(const std::function<torch::Tensor()>& closure);
+
   /// Collective; after the loop over this rank's data. Takes part in the others' steps until all ranks are here, or
   /// does what options.uneven says. Returns on all ranks with the same parameters, buffers and optimizers (those that
   /// are a paceline::Optimizer of this model, with moments, counters and learning rates): where some ranks ended

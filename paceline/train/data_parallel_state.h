@@ -81,6 +81,12 @@ struct DistributedDataParallel::State {
   void require_generator_of_its_own();
   std::string explain() const;  // explain.cpp
 
+  // What a closure returns (closure_loss.cpp).
+  torch::Tensor evaluate(const std::function<torch::Tensor()>& closure);
+  torch::Tensor reduce_loss(const torch::Tensor& loss);
+  void take_part_in_loss();
+  bool losses_follow() const;
+
   // Ranks whose data end early (uneven.cpp).
   void join();
   void require_all_ended();
@@ -154,6 +160,8 @@ struct DistributedDataParallel::State {
   bool stop_requested = false, stop_agreed = false;
   bool ended_early = false;  // since the last join, some rank
   int last_active = 0;       // one that had data in the last round in which any had
+
+  bool loss_follows = false;  // a closure runs, whose loss is exchanged when it returns
 
   std::vector<torch::optim::Optimizer*> optimizers;
 

@@ -58,6 +58,7 @@ bool DistributedDataParallel::State::may_come_again(std::size_t index) {
 
 void DistributedDataParallel::State::begin_round(std::uint32_t flags) {
   if (stop_requested) flags |= StepPrologue::kStop;
+  if (loss_follows) flags |= StepPrologue::kLoss;
   RoundCall call{.passes = passes, .flags = flags, .changes = changes_of_parameters()};
   switch (options.reduction) {
     case Reduction::Sum: call.op = ReduceOp::Sum; break;

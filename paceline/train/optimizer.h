@@ -20,6 +20,12 @@ namespace paceline {
 /// ended in an exception; a parameter was added that the model does not have; or `ddp` was destroyed. Its time goes to
 /// the step's account as "optimizer".
 ///
+/// step(closure), for LBFGS, gives libtorch, and returns, the loss of all ranks together: see ddp.evaluate().
+///
+/// Of libtorch's optimizers all state is compared between ranks, saved and handed on. Of a class of the user's own its
+/// learning rate is compared, and saved and handed on is what its save() and load() make of it: `paceline::save()`
+/// refuses one whose save() writes nothing.
+///
 ///     paceline::Optimizer<torch::optim::SGD> optimizer(ddp, model->parameters(), torch::optim::SGDOptions(0.1));
 template <class Base>
 class Optimizer final : public Base {
@@ -49,7 +55,7 @@ class Optimizer final : public Base {
     torch::Tensor loss;
     {
       const ScopedPhase phase(ddp_.comm().timeline(), Phase::Optimizer);
-      loss = Base::step(std::move(closure));
+      loss = has_closure ? Base::step([&] { return ddp_.evaluate(closure); }) : Base::step(nullptr);
     }
     if (has_closure) rounds_ = ddp_.require_averaged(rounds_);
     if (on_step_.after) on_step_.after();

@@ -16,9 +16,8 @@ constexpr std::pair<torch::ScalarType, const char*> kTypes[] = {
     {torch::kInt64, "I64"},   {torch::kInt32, "I32"},   {torch::kInt16, "I16"},   {torch::kInt8, "I8"},
     {torch::kUInt8, "U8"},    {torch::kBool, "BOOL"}};
 
-std::string describe(const NamedTensor& named) {
-  return fmt::format("'{}' {} [{}]", named.name, c10::toString(named.tensor.scalar_type()),
-                     fmt::join(named.tensor.sizes(), ", "));
+std::string describe(const std::string& name, const torch::Tensor& tensor) {
+  return fmt::format("'{}' {} [{}]", name, c10::toString(tensor.scalar_type()), fmt::join(tensor.sizes(), ", "));
 }
 
 /// Adds "what a, b, c and 5 more" to `message`.
@@ -39,8 +38,8 @@ std::vector<StoredTensor> stored(const std::vector<NamedTensor>& tensors, std::v
     const auto type = std::find_if(std::begin(kTypes), std::end(kTypes),
                                    [&](const auto& t) { return t.first == named.tensor.scalar_type(); });
     if (type == std::end(kTypes) || named.tensor.layout() != torch::kStrided) {
-      throw Error(ErrorCode::InvalidArgument,
-                  fmt::format("{} cannot be saved: its type is not known to safetensors", describe(named)));
+      throw Error(ErrorCode::InvalidArgument, fmt::format("{} cannot be saved: its type is not known to safetensors",
+                                                          describe(named.name, named.tensor)));
     }
     keep.push_back(plain(named.tensor).contiguous());
     StoredTensor tensor{.name = named.name, .dtype = type->second, .shape = {}, .data = {}};
@@ -71,21 +70,19 @@ std::vector<NamedTensor> tensors_in(const SafetensorsFile& file) {
 
 void require_same_tensors(const std::vector<NamedTensor>& have, const std::vector<NamedTensor>& wanted,
                           const std::string& what) {
-  const auto find = [](const std::vector<NamedTensor>& in, const std::string& name) {
-    return std::find_if(in.begin(), in.end(), [&](const NamedTensor& t) { return t.name == name; });
-  };
+  const TensorIndex had(have), expected(wanted);
   std::vector<std::string> missing, extra, different;
   for (const NamedTensor& named : wanted) {
-    const auto found = find(have, named.name);
-    if (found == have.end()) {
+    const torch::Tensor* found = had.find(named.name);
+    if (found == nullptr) {
       missing.push_back("'" + named.name + "'");
-    } else if (found->tensor.sizes() != named.tensor.sizes() ||
-               found->tensor.scalar_type() != named.tensor.scalar_type()) {
-      different.push_back(fmt::format("{} where {} was expected", describe(*found), describe(named)));
+    } else if (found->sizes() != named.tensor.sizes() || found->scalar_type() != named.tensor.scalar_type()) {
+      different.push_back(
+          fmt::format("{} where {} was expected", describe(named.name, *found), describe(named.name, named.tensor)));
     }
   }
   for (const NamedTensor& named : have) {
-    if (find(wanted, named.name) == wanted.end()) extra.push_back("'" + named.name + "'");
+    if (expected.find(named.name) == nullptr) extra.push_back("'" + named.name + "'");
   }
   std::string message;
   list(message, "it lacks", missing);
@@ -95,8 +92,13 @@ void require_same_tensors(const std::vector<NamedTensor>& have, const std::vecto
     throw Error(ErrorCode::InvalidArgument, fmt::format("{} is of another model: {}", what, message));
 }
 
-const torch::Tensor& find_tensor(const std::vector<NamedTensor>& tensors, const std::string& name) {
-  return std::find_if(tensors.begin(), tensors.end(), [&](const NamedTensor& t) { return t.name == name; })->tensor;
+TensorIndex::TensorIndex(const std::vector<NamedTensor>& tensors) {
+  for (const NamedTensor& named : tensors) by_name_.emplace(named.name, &named.tensor);
+}
+
+const torch::Tensor* TensorIndex::find(const std::string& name) const {
+  const auto found = by_name_.find(name);
+  return found == by_name_.end() ? nullptr : found->second;
 }
 
 }  // namespace paceline

@@ -1,6 +1,8 @@
 #pragma once
 
 #include <string>
+#include <string_view>
+#include <unordered_map>
 #include <vector>
 
 #include "paceline/data/safetensors.h"
@@ -20,7 +22,18 @@ std::vector<NamedTensor> tensors_in(const SafetensorsFile& file);
 void require_same_tensors(const std::vector<NamedTensor>& have, const std::vector<NamedTensor>& wanted,
                           const std::string& what);
 
-/// The one of this name; there must be one.
-const torch::Tensor& find_tensor(const std::vector<NamedTensor>& tensors, const std::string& name);
+/// Tensors by name, however many there are. Points into what it was made of.
+class TensorIndex {
+ public:
+  explicit TensorIndex(const std::vector<NamedTensor>& tensors);
+
+  /// Null where there is none of this name.
+  const torch::Tensor* find(const std::string& name) const;
+  /// The one of this name; there must be one.
+  const torch::Tensor& at(const std::string& name) const { return *by_name_.at(name); }
+
+ private:
+  std::unordered_map<std::string_view, const torch::Tensor*> by_name_;
+};
 
 }  // namespace paceline

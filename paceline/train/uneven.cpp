@@ -1,5 +1,7 @@
 #include "paceline/train/uneven.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <string>
 #include <utility>
@@ -37,6 +39,7 @@ void DistributedDataParallel::State::join() {
     }
     if (passes == 0) drop_gradients();  // those of this rank's last step are no part of the others' next
     finish_round();
+    take_part_in_loss();
   }
   if (ended_early) adopt_state(last_active);
   changes_of_parameters();  // adopting is none
@@ -61,12 +64,20 @@ void DistributedDataParallel::State::adopt_state(int root) {
   broadcast_replica(comm, replica, root);
   for (torch::optim::Optimizer* optimizer : optimizers) {
     OptimizerState state;
-    if (comm.rank() == root) state = state_of(*optimizer, replica.parameters);
+    if (comm.rank() == root) state = whole_state_of(*optimizer, replica.parameters);
     state.scalars = broadcast_text(comm, std::move(state.scalars), root);
     const std::string layout = broadcast_text(comm, layout_of(state.tensors), root);
     if (comm.rank() != root) state.tensors = tensors_of(layout);
     broadcast_tensors(comm, state.tensors, root);
     if (comm.rank() != root) set_state(*optimizer, replica.parameters, state);
+    const std::string unsaved = broadcast_text(comm, state.unsaved, root);
+    if (unsaved.empty()) continue;
+    recorder.add_finding({.id = "optimizer_not_handed_on",
+                          .severity = Severity::Warning,
+                          .evidence = fmt::format("some ranks ended early, and go on with a state of the optimizer {} "
+                                                  "that is not rank {}'s",
+                                                  unsaved, root),
+                          .fix = "override torch::optim::Optimizer::save() and load() there"});
   }
   drop_gradients();
 }

@@ -42,6 +42,9 @@ bool DistributedDataParallel::State::judge_uneven() {
       stop_agreed = true;
       drop_gradients();
       ++skipped;
+      if (!losses_follow()) return true;
+      ended_early = true;  // an optimizer with a closure has counted this step all the same
+      last_active = active;
       return true;
     case Uneven::Raise:
       comm.fail(
