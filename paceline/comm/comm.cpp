@@ -198,6 +198,11 @@ std::vector<std::string> Comm::gather(const std::string& text) const {
   const auto length = static_cast<std::int64_t>(text.size());
   std::vector<std::int64_t> lengths(world);
   all_gather<std::int64_t>(std::span(&length, 1), lengths);
+  const auto too_long = [&](std::int64_t bytes) { return bytes < 0 || bytes > PTRDIFF_MAX / world_size(); };
+  if (const auto at = std::find_if(lengths.begin(), lengths.end(), too_long); at != lengths.end()) {
+    const auto peer = static_cast<int>(at - lengths.begin());
+    fail({ErrorCode::Corrupt, fmt::format("rank {} says that it gives a text of {} bytes", peer, *at), rank(), peer});
+  }
   const auto longest = static_cast<std::size_t>(*std::max_element(lengths.begin(), lengths.end()));
   std::vector<std::uint8_t> own(longest), all(longest * world);
   std::copy(text.begin(), text.end(), own.begin());
@@ -257,15 +262,13 @@ OperationTiming Comm::Work::timing() const {
 Comm Comm::duplicate() const { return split(0); }
 
 Comm Comm::split(int color, int key) const {
-  struct Choice {
-    std::int32_t color, key, rank;
-  };
-  const std::array<std::int32_t, 3> own{color, key, rank()};
-  std::vector<std::int32_t> all(3 * static_cast<std::size_t>(world_size()));
+  const std::array<std::int32_t, 2> own{color, key};
+  std::vector<std::int32_t> all(2 * static_cast<std::size_t>(world_size()));
   all_gather<std::int32_t>(own, all);
   std::vector<std::pair<std::int32_t, std::int32_t>> members;  // key, rank
-  for (std::size_t i = 0; i < all.size(); i += 3) {
-    if (all[i] == color) members.emplace_back(all[i + 1], all[i + 2]);
+  for (int peer = 0; peer < world_size(); ++peer) {
+    const auto at = 2 * static_cast<std::size_t>(peer);
+    if (all[at] == color) members.emplace_back(all[at + 1], peer);
   }
   std::sort(members.begin(), members.end());
 

@@ -1,8 +1,12 @@
 #include "paceline/comm/host_map.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <charconv>
 #include <map>
 
+#include "paceline/base/error.h"
 #include "paceline/comm/store.h"
 #include "paceline/comm/store_meeting.h"
 #include "paceline/comm/unix_socket.h"
@@ -46,9 +50,18 @@ HostMap find_hosts(Store& store, const std::string& name, int rank, int world_si
   int first = 0;
   while (first < rank && !call_unix_socket(sockets[static_cast<std::size_t>(first)])) ++first;
   const auto firsts = meet(store, "host/" + name + "/first", name, rank, world_size, std::to_string(first), deadline);
+  const auto first_of = [&](int peer, const std::string& said) {
+    int lowest = -1;
+    const char* const end = said.data() + said.size();
+    if (std::from_chars(said.data(), end, lowest).ptr == end && lowest >= 0 && lowest <= peer) return lowest;
+    throw Error(ErrorCode::Corrupt,
+                fmt::format("joining '{}': rank {} says that \"{}\" is the first rank of its host", name, peer,
+                            said.substr(0, 100)),
+                rank, peer);
+  };
   std::map<int, std::vector<int>> by_first;
   for (int peer = 0; peer < world_size; ++peer) {
-    by_first[std::stoi(firsts[static_cast<std::size_t>(peer)])].push_back(peer);
+    by_first[first_of(peer, firsts[static_cast<std::size_t>(peer)])].push_back(peer);
   }
   HostMap map;
   for (auto& [lowest, ranks] : by_first) map.hosts.push_back(std::move(ranks));

@@ -25,8 +25,8 @@ std::string encode(const Error& error) {
   return fmt::format("{} {} {} {}", static_cast<int>(error.fault()), error.rank(), error.peer(), error.message());
 }
 
-/// What encode() made, as an error of `rank`.
-Error decode(const std::string& text, int rank) {
+/// What encode() made, as an error of `rank`. Another rank wrote it: what it cannot mean is left out.
+Error decode(const std::string& text, int rank, int world_size) {
   int numbers[3] = {0, 0, 0};
   const char* at = text.data();
   const char* const end = at + text.size();
@@ -34,8 +34,11 @@ Error decode(const std::string& text, int rank) {
     at = std::from_chars(at, end, number).ptr;
     if (at != end) ++at;
   }
-  const int raised_by = numbers[1], about = numbers[2];
-  return Error(static_cast<Fault>(numbers[0]), std::string(at, end), rank, about != rank ? about : raised_by);
+  const auto known = [&](int number) { return number >= 0 && number < world_size ? number : Error::kNoRank; };
+  const int raised_by = known(numbers[1]), about = known(numbers[2]);
+  const bool numbered = numbers[0] > 100 && numbers[0] < 800;
+  return Error(numbered ? static_cast<Fault>(numbers[0]) : Fault::GaveUp, std::string(at, end), rank,
+               about != rank ? about : raised_by);
 }
 
 }  // namespace
@@ -234,12 +237,12 @@ Error TcpTransport::agree_on_first(const Error& cause) const {
   if (cause.fault() == Fault::HostLost) return cause;
   const std::string key = fmt::format("tcp/{}/{:016x}/", name_, group_.generation);
   try {
-    if (store_->add(key + "failures", 1) != 1) return decode(store_->get(key + "first", Deadline(kPatience)), rank());
+    if (store_->add(key + "failures", 1) != 1) return decode(store_->get(key + "first", Deadline(kPatience)), rank(), world_size());
     store_->set(key + "first", encode(cause));
   } catch (const Error& of_the_job) {
     // Somebody told the store why before this rank saw the consequence: of this communicator, or only of the job.
     try {
-      return decode(store_->get(key + "first", Deadline(Nanoseconds(0))), rank());
+      return decode(store_->get(key + "first", Deadline(Nanoseconds(0))), rank(), world_size());
     } catch (const Error&) {
     }
     try {
