@@ -14,12 +14,14 @@
 #include "paceline/comm/comm.h"
 #include "paceline/comm/frame.h"
 #include "paceline/comm/greeting.h"
+#include "paceline/comm/host_chain.h"
 #include "paceline/comm/host_map.h"
 #include "paceline/comm/store.h"
 #include "paceline/comm/tcp_socket.h"
 #include "paceline/comm/tcp_terms.h"
 #include "paceline/sync/reducer.h"
 #include "rank_address.h"
+#include "shm_world.h"
 #include "world.h"
 
 namespace paceline {
@@ -151,26 +153,24 @@ INSTANTIATE_TEST_SUITE_P(Each, PeerLies, testing::ValuesIn(kLies),
 
 TEST(Peer, ThatSpeaksTheTruthIsAddedUp) {
   std::array data{3.0F, 4.0F, 5.0F};
-  const auto error =
-      thrown([&](const Comm& comm) { comm.carry_out(some_mean(data)); },
-             [&](Peer& peer) { peer.send(FrameKind::Call, honest(), std::as_bytes(std::span(kData))); });
+  const auto error = thrown([&](const Comm& comm) { comm.carry_out(some_mean(data)); },
+                            [&](Peer& peer) { peer.send(FrameKind::Call, honest(), std::as_bytes(std::span(kData))); });
   EXPECT_FALSE(error) << error->what();
   EXPECT_EQ(data, (std::array{2.0F, 3.0F, 4.0F}));
 }
 
 TEST(Peer, WhosePayloadIsNotTheMessageThatItAnnouncesIsCorrupt) {
   std::array data = kData;
-  const auto error = thrown(
-      [&](const Comm& comm) { comm.carry_out(some_mean(data)); },
-      [&](Peer& peer) { peer.send(FrameKind::Call, honest(), std::as_bytes(std::span(kData)).first(8)); });
+  const auto error =
+      thrown([&](const Comm& comm) { comm.carry_out(some_mean(data)); },
+             [&](Peer& peer) { peer.send(FrameKind::Call, honest(), std::as_bytes(std::span(kData)).first(8)); });
   expect_corrupt(error, "8 bytes");
 }
 
 TEST(Peer, WhoseGoodbyeHasAPayloadIsCorrupt) {
   std::array data = kData;
-  const auto error =
-      thrown([&](const Comm& comm) { comm.carry_out(some_mean(data)); },
-             [&](Peer& peer) { peer.send(FrameKind::Leave, {}, std::as_bytes(std::span(kData))); });
+  const auto error = thrown([&](const Comm& comm) { comm.carry_out(some_mean(data)); },
+                            [&](Peer& peer) { peer.send(FrameKind::Leave, {}, std::as_bytes(std::span(kData))); });
   expect_corrupt(error, "12 bytes");
 }
 
@@ -248,6 +248,34 @@ TEST(Peer, ThatSaysAnImpossibleHostIsCorrupt) {
       error = caught;
     }
     expect_corrupt(error, std::string("\"") + (first + 2) + "\"");
+  }
+}
+
+// Ranks of a host tell each other, over a connection, where their operands lie in the memory that they share.
+TEST(Peer, WhoseOperandsLieOutsideOfItsMemoryIsCorrupt) {
+  constexpr std::size_t kFloats = 10'000, kBytes = kFloats * sizeof(float);
+  const test::ShmWorld here(2);
+  HostGroup hosts{{{{0, 1}, {2}}}, std::make_unique<ShmEngine>(here.group(0), "here", 60s)};
+  const Buffer own = hosts.memory->allocate(kBytes), theirs = here.engine(1).allocate(kBytes);
+  const std::uint64_t good = here.engine(1).offset_of(theirs.data());
+  const auto hears = [&](std::uint64_t in, std::uint64_t out) -> std::optional<Error> {
+    HostChain chain(hosts, 0, 65536);
+    chain.begin(test::sum_of(own.data(), kFloats), kFloats, {});
+    const std::array said{in, out};
+    const auto to = chain.next_incoming(1);
+    EXPECT_EQ(to.size(), sizeof said);
+    std::memcpy(to.data(), said.data(), sizeof said);
+    try {
+      chain.arrived(1);
+    } catch (const Error& error) {
+      return error;
+    }
+    return std::nullopt;
+  };
+  EXPECT_FALSE(hears(good, good));
+  for (const std::uint64_t bad : {good + 4096, std::uint64_t{1} << 40, UINT64_MAX, UINT64_MAX - kBytes + 1}) {
+    expect_corrupt(hears(bad, good), "where there is none");
+    expect_corrupt(hears(good, bad), "where there is none");
   }
 }
 

@@ -61,7 +61,8 @@ std::vector<std::byte*> Comm::map_peers(std::byte* memory) const {
   all_gather(std::span(&own, 1), std::span(all));
   std::vector<std::byte*> addresses;
   for (int rank = 0; rank < world_size(); ++rank) {
-    addresses.push_back(state_->engine->at_peer(rank, static_cast<std::uint64_t>(all[static_cast<std::size_t>(rank)])));
+    const auto offset = static_cast<std::uint64_t>(all[static_cast<std::size_t>(rank)]);
+    addresses.push_back(state_->engine->at_peer(rank, offset, 0));
   }
   return addresses;
 }

@@ -82,10 +82,19 @@ void Segment::commit(std::size_t offset, std::size_t bytes) {
   if (error != 0) {
     throw system_error(fmt::format("cannot get {} MiB more of shared memory ({} MiB in use); free memory or raise the "
                                    "container's limit",
-                                   bytes >> 20, bytes_ >> 20),
+                                   bytes >> 20, bytes_.load() >> 20),
                        error);
   }
-  bytes_ = std::max(bytes_, offset + bytes);
+  bytes_ = std::max(bytes_.load(), offset + bytes);
+}
+
+bool Segment::has(std::size_t offset, std::size_t bytes) const {
+  std::size_t there = bytes_;
+  struct stat status {};
+  if ((offset > there || bytes > there - offset) && fstat(fd_.get(), &status) == 0) {
+    there = static_cast<std::size_t>(status.st_size);
+  }
+  return offset <= there && bytes <= there - offset;
 }
 
 void Segment::discard(std::size_t offset, std::size_t bytes) noexcept {

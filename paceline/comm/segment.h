@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <map>
 #include <mutex>
@@ -32,13 +33,15 @@ class Segment {
   /// Gives the pages of a range back to the system; it reads as zeros afterwards.
   void discard(std::size_t offset, std::size_t bytes) noexcept;
   std::size_t bytes() const { return bytes_; }
+  /// True if a range lies in what the maker has committed so far, be it a peer.
+  bool has(std::size_t offset, std::size_t bytes) const;
 
  private:
   void map();
   void prefer_node(int node) noexcept;
 
   UniqueFd fd_;
-  std::size_t bytes_ = 0;
+  std::atomic<std::size_t> bytes_ = 0;  // ranks that are threads share a segment
   std::size_t reserved_ = 0;
   std::byte* data_ = nullptr;
 };

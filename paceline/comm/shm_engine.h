@@ -28,7 +28,9 @@ class ShmEngine final : public Engine {
   std::uint64_t offset_of(const std::byte* memory) const override {
     return static_cast<std::uint64_t>(memory - view_.bases[view_.rank]);
   }
-  std::byte* at_peer(int rank, std::uint64_t offset) const override { return view_.bases[rank] + offset; }
+  std::byte* at_peer(int rank, std::uint64_t offset, std::size_t bytes) const override {
+    return group_.segments[static_cast<std::size_t>(rank)]->has(offset, bytes) ? view_.bases[rank] + offset : nullptr;
+  }
   std::uint64_t start(const Operation& operation, Algorithm chosen) override;
   bool test(std::uint64_t operation) override;
   void wait(std::uint64_t operation) override;

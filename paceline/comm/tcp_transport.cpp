@@ -237,7 +237,8 @@ Error TcpTransport::agree_on_first(const Error& cause) const {
   if (cause.fault() == Fault::HostLost) return cause;
   const std::string key = fmt::format("tcp/{}/{:016x}/", name_, group_.generation);
   try {
-    if (store_->add(key + "failures", 1) != 1) return decode(store_->get(key + "first", Deadline(kPatience)), rank(), world_size());
+    if (store_->add(key + "failures", 1) != 1)
+      return decode(store_->get(key + "first", Deadline(kPatience)), rank(), world_size());
     store_->set(key + "first", encode(cause));
   } catch (const Error& of_the_job) {
     // Somebody told the store why before this rank saw the consequence: of this communicator, or only of the job.
