@@ -1,7 +1,6 @@
 #pragma once
 
 #include <time.h>
-#include <unistd.h>
 
 #include <array>
 #include <condition_variable>
@@ -12,6 +11,7 @@
 #include <thread>
 
 #include "paceline/base/clock.h"
+#include "paceline/base/origin.h"
 #include "paceline/comm/board.h"
 
 namespace paceline {
@@ -80,14 +80,19 @@ class BoardWriter {
                     const char* label);
   void beat();
 
+  /// The thread and what it waits for.
+  struct Beat {
+    std::mutex mutex;
+    std::condition_variable stop;
+    bool stopping = false;
+    std::thread thread;
+  };
+
   const std::shared_ptr<Board> board_;
   BoardSlot& slot_;
-  const pid_t pid_ = ::getpid();
+  const Origin origin_ = {};
   std::atomic<std::uint64_t> last_;
-  std::mutex mutex_;
-  std::condition_variable stop_;
-  bool stopping_ = false;
-  std::thread thread_;
+  std::unique_ptr<Beat> beat_ = std::make_unique<Beat>();
 };
 
 inline std::uint64_t BoardWriter::put(std::uint64_t what, std::uint64_t count, std::uint64_t number,

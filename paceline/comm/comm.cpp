@@ -76,6 +76,7 @@ void Comm::set_seed(std::uint64_t seed) const { state_->seed = seed; }
 
 Buffer Comm::allocate(std::size_t bytes) const {
   if (!state_->engine) return allocate_on_heap(bytes);
+  state_->require_here();
   return state_->engine->allocate(bytes);
 }
 
@@ -176,8 +177,9 @@ void Comm::barrier() const { carry_out({.kind = Collective::Barrier}); }
 
 void Comm::carry_out(const Operation& operation) const {
   check_operation(operation, rank(), world_size());
-  if (state_->engine) staged::carry_out(*state_, operation);
-  else carry_out_alone(operation);
+  if (!state_->engine) return carry_out_alone(operation);
+  const State::Use use(*state_);
+  staged::carry_out(*state_, operation);
 }
 
 std::uint64_t Comm::bytes_copied() const { return state_->bytes_copied; }
@@ -222,6 +224,7 @@ Comm::Work Comm::start(const Operation& operation) const {
     carry_out_alone(operation);
     return {};
   }
+  const State::Use use(*state_);
   if (!state_->orphans.empty()) state_->let_go_of_orphans();
   Operation reachable = operation;
   reachable.started = true;
@@ -239,6 +242,7 @@ Comm::Work Comm::start(const Operation& operation) const {
 
 bool Comm::Work::test() {
   if (state_ == nullptr) return true;
+  const State::Use use(*state_);
   if (!state_->test({number_, on_board_})) return false;
   if (staged_) staged_->finish();
   return true;
@@ -246,6 +250,7 @@ bool Comm::Work::test() {
 
 void Comm::Work::wait() {
   if (state_ == nullptr) return;
+  const State::Use use(*state_);
   state_->wait({number_, on_board_});
   if (staged_) staged_->finish();
 }
@@ -257,7 +262,9 @@ std::vector<LinkInfo> Comm::links() const {
 }
 
 OperationTiming Comm::Work::timing() const {
-  return state_ == nullptr ? OperationTiming{} : state_->engine->timing(number_);
+  if (state_ == nullptr) return {};
+  const State::Use use(*state_);
+  return state_->engine->timing(number_);
 }
 
 Comm Comm::duplicate() const { return split(0); }
@@ -265,7 +272,14 @@ Comm Comm::duplicate() const { return split(0); }
 Comm Comm::split(int color, int key) const {
   const std::array<std::int32_t, 2> own{color, key};
   std::vector<std::int32_t> all(2 * static_cast<std::size_t>(world_size()));
-  all_gather<std::int32_t>(own, all);
+  const Operation choices{.kind = Collective::AllGather,
+                          .dtype = Dtype::Int32,
+                          .count = own.size(),
+                          .in = std::as_bytes(std::span(own)).data(),
+                          .out = std::as_writable_bytes(std::span(all)).data()};
+  const State::Use use(*state_);  // until the new communicator has been made
+  if (state_->engine) staged::carry_out(*state_, choices);
+  else carry_out_alone(choices);
   std::vector<std::pair<std::int32_t, std::int32_t>> members;  // key, rank
   for (int peer = 0; peer < world_size(); ++peer) {
     const auto at = 2 * static_cast<std::size_t>(peer);
@@ -294,10 +308,11 @@ Comm Comm::split(int color, int key) const {
 }
 
 void Comm::set_step(std::uint64_t step) const {
-  if (state_->board) state_->board->set_step(step);
+  if (state_->board && state_->origin.here()) state_->board->set_step(step);
 }
 
 void Comm::fail(const Error& cause) const {
+  state_->require_here();
   state_->guarded([&] {
     if (!state_->engine) throw Error(cause);
     state_->engine->abort(cause);
@@ -307,7 +322,7 @@ void Comm::fail(const Error& cause) const {
 }
 
 void Comm::abort(const std::string& reason) const noexcept {
-  if (!state_->engine) return;
+  if (!state_->engine || !state_->origin.here()) return;
   const Error cause(ErrorCode::Aborted, fmt::format("rank {} gave up: {}", state_->rank, reason), state_->rank,
                     state_->rank);
   // The store first: ranks that hear of it report it there, too, and the first report counts.

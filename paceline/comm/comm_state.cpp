@@ -8,6 +8,12 @@
 namespace paceline {
 
 Comm::State::~State() {
+  if (!origin.here()) {
+    for (auto& orphan : orphans) never_destroy(std::move(orphan));
+    never_destroy(std::move(engine));
+    never_destroy(std::move(store));
+    return;
+  }
   staging = {};  // before the engine it came from
   if (!engine || std::uncaught_exceptions() == 0) {
     let_go_of_orphans();
@@ -18,6 +24,21 @@ Comm::State::~State() {
   } else {
     abort_family({ErrorCode::Aborted, fmt::format("rank {} left with an exception", rank), rank, rank});
   }
+}
+
+void Comm::State::refuse_use() const {
+  if (!origin.here()) {
+    throw Error(ErrorCode::InvalidArgument,
+                fmt::format("this process was forked from rank {}, which made communicator '{}': only that one can "
+                            "call it",
+                            rank, name),
+                rank);
+  }
+  throw Error(ErrorCode::InvalidArgument,
+              fmt::format("another thread of rank {} is in a call on communicator '{}': let threads take turns, or "
+                          "give each a communicator of its own (duplicate())",
+                          rank, name),
+              rank);
 }
 
 void Comm::State::abort_family(const Error& cause) noexcept {

@@ -9,6 +9,8 @@
 #include <new>
 #include <vector>
 
+#include "paceline/base/origin.h"
+
 namespace paceline {
 namespace {
 
@@ -48,6 +50,7 @@ struct ShmEngine::Memory {
   // Peers may still read and write what an exception frees here: given back at once, they would sum up zeros.
   static void free(void* owner, std::byte* data, std::size_t bytes) noexcept {
     auto& memory = *static_cast<Memory*>(owner);
+    if (!memory.origin.here()) return;  // it is the parent's
     const auto offset = static_cast<std::size_t>(data - memory.segment->data());
     const std::uint64_t last = memory.entered.load(std::memory_order_relaxed);
     if (memory.completed.load(std::memory_order_relaxed) == last) return memory.heap.free(offset, bytes);
@@ -68,6 +71,7 @@ struct ShmEngine::Memory {
     });
   }
 
+  const Origin origin = {};
   std::shared_ptr<Segment> segment;
   SegmentHeap heap;
   // As the engine has them, which may be gone. Buffers may be freed by any thread.
