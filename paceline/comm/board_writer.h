@@ -35,6 +35,7 @@ class BoardWriter {
   BoardWriter& operator=(const BoardWriter&) = delete;
 
   const std::shared_ptr<Board>& board() const { return board_; }
+  const Origin& origin() const { return origin_; }
 
   /// Enters an operation, in which this thread is from now on; its sequence number.
   std::uint64_t enter(const Operation& operation, std::uint64_t number, const BoardName& communicator) {

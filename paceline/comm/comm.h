@@ -45,7 +45,9 @@ class Comm {
   using Counts = std::span<const std::size_t>;
 
   /// The communicator of all workers of this job, from the environment that `paceline run` sets (docs/environment.md).
-  /// World size 1 when started alone. Blocks until all workers are there.
+  /// World size 1 when started alone. Blocks until all workers are there. It may be called again: each rank's n-th call
+  /// meets the others' n-th, and gives a communicator of its own, also in one program after another. Not in a child
+  /// of a process that has joined.
   /// Throws InvalidArgument for an environment that contradicts itself, Timeout naming the ranks that are missing,
   /// PeerLost if one ended before it joined.
   static Comm from_env();
