@@ -44,11 +44,15 @@ int HostMap::least_ranks() const {
 }
 
 HostMap find_hosts(Store& store, const std::string& name, int rank, int world_size, Deadline deadline) {
-  const UnixListener listener(SOCK_SEQPACKET, world_size);
+  const UnixListener listener(SOCK_SEQPACKET, SOMAXCONN);
   const auto sockets = meet(store, "host/" + name, name, rank, world_size, listener.name(), deadline);
   // The lowest rank that this one reaches; that one reaches no lower one either.
   int first = 0;
-  while (first < rank && !call_unix_socket(sockets[static_cast<std::size_t>(first)])) ++first;
+  // A full queue is one of this host, too.
+  const auto reaches = [&](int peer) {
+    return call_unix_socket(sockets[static_cast<std::size_t>(peer)], Deadline(Nanoseconds(0))) || errno == EAGAIN;
+  };
+  while (first < rank && !reaches(first)) ++first;
   const auto firsts = meet(store, "host/" + name + "/first", name, rank, world_size, std::to_string(first), deadline);
   const auto first_of = [&](int peer, const std::string& said) {
     int lowest = -1;
