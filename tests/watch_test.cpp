@@ -159,6 +159,27 @@ TEST(Watch, WhereAllOfThisHostWaitItSaysSo) {
   EXPECT_NE(text.find("none on this host: ranks 0-1 wait in #5"), std::string::npos) << text;
 }
 
+TEST(Watch, AJobOfOneHostHasNoRanksOfOthers) {
+  Watched job(2);
+  BoardWriter first(job.board, 0), second(job.board, 1);
+  first.enter({.kind = Collective::Barrier}, 5, kWorld);
+  second.enter({.kind = Collective::Barrier}, 5, kWorld);
+  const std::string text = job.look_for(31s, 0b11).stuck;
+  EXPECT_EQ(text.find("other hosts"), std::string::npos) << text;
+  EXPECT_NE(text.find("none: ranks 0-1 wait in #5; what some have sent does not reach"), std::string::npos) << text;
+}
+
+TEST(Watch, RanksThatJoinAreSaidToJoin) {
+  Watched job(2);
+  BoardWriter first(job.board, 0), second(job.board, 1);
+  first.enter_join(kWorld);
+  EXPECT_NE(root_suspect(views_of(*job.board, now()), now(), true).find("while rank 0 waits to join 'world'"),
+            std::string::npos);
+  second.enter_join(kWorld);
+  const auto text = root_suspect(views_of(*job.board, now()), now(), true);
+  EXPECT_NE(text.find("none: ranks 0-1 wait to join 'world', but do not find each other"), std::string::npos) << text;
+}
+
 // ---- Why a worker was killed.
 
 TEST(Memory, AnOutOfMemoryKillIsToldFromTheCounterOfEitherVersion) {
