@@ -51,7 +51,7 @@ struct ShmEngine::Memory {
   static void free(void* owner, std::byte* data, std::size_t bytes) noexcept {
     auto& memory = *static_cast<Memory*>(owner);
     if (!memory.origin.here()) return;  // it is the parent's
-    const auto offset = static_cast<std::size_t>(data - memory.segment->data());
+    const std::size_t offset = memory.segment->offset_of(data).value();
     const std::uint64_t last = memory.entered.load(std::memory_order_relaxed);
     if (memory.completed.load(std::memory_order_relaxed) == last) return memory.heap.free(offset, bytes);
     try {
@@ -94,13 +94,14 @@ Buffer ShmEngine::allocate(std::size_t bytes) {
   sync_.check();
   memory_->release_kept();
   const std::size_t offset = memory_->heap.allocate(bytes);
-  return {memory_->segment->data() + offset, bytes, memory_, &Memory::free};
+  return {memory_->segment->at(offset), bytes, memory_, &Memory::free};
 }
 
 bool ShmEngine::reaches(const void* data, std::size_t bytes) const {
-  const auto* at = static_cast<const std::byte*>(data);
+  if (bytes == 0) return true;
   const Segment& own = *memory_->segment;
-  return bytes == 0 || (at >= own.data() && at + bytes <= own.data() + own.bytes());
+  const auto offset = own.offset_of(static_cast<const std::byte*>(data));
+  return offset && own.has(*offset, bytes);
 }
 
 Algorithm ShmEngine::algorithm(const Operation& operation) const {
