@@ -1,5 +1,7 @@
 // read_frame(): headers of unknown origin. The input's last four bytes are replaced by the checksum that is due in one
 // of two runs, so that what is behind the checksum is reached too.
+#include <cmath>
+
 #include "fuzz.h"
 #include "paceline/base/crc32c.h"
 #include "paceline/comm/frame.h"
@@ -22,6 +24,14 @@ static void read(std::span<const std::byte, sizeof(FrameHeader)> bytes, std::siz
   FUZZ_CHECK(header.sender == before.sender && header.generation == before.generation);
   FUZZ_CHECK(header.index == before.next_index && stream.next_index == before.next_index + 1);
   FUZZ_CHECK(header.kind == FrameKind::Call || header.kind == FrameKind::Segment || header.kind == FrameKind::Leave);
+  if (header.kind == FrameKind::Call) {
+    const Call& call = header.call;
+    FUZZ_CHECK(!wrong_with(call) && call.weight >= 0 && call.weight < INFINITY);
+    FUZZ_CHECK(std::memchr(call.signature.label, '\0', sizeof call.signature.label) != nullptr);
+    FUZZ_CHECK(call.signature.parts != 0 || call.signature.count == 0 || call.reach > 0);
+    FUZZ_CHECK(header.payload_bytes == 0 || header.payload_bytes == call.message_bytes);
+  }
+  FUZZ_CHECK(header.kind != FrameKind::Leave || header.payload_bytes == 0);
   // What comes of it in messages, whatever it holds.
   FUZZ_CHECK(!describe(header.call.signature).empty());
 }

@@ -136,7 +136,8 @@ Call random_call(std::mt19937_64& random, ThreadEngine engine, int world, std::s
   const std::size_t algorithm = engine == ThreadEngine::Hosts ? 2 : pick(6);
   if (algorithm == 0) operation.algorithm = shared ? Algorithm::Slices : Algorithm::Direct;
   if (algorithm == 1 && shared && divisible) operation.algorithm = Algorithm::Tickets;
-  if (algorithm == 1 && !shared && operation.kind == Collective::AllReduce) operation.algorithm = Algorithm::Ring;
+  const bool rings = operation.kind == Collective::AllReduce && size_of(operation.dtype) != 2;
+  if (algorithm == 1 && !shared && rings) operation.algorithm = Algorithm::Ring;
   call.started = pick(3) == 0;
   call.seed = pick(1000);
   return call;

@@ -22,10 +22,10 @@ Bytes bytes_of(const FrameHeader& header) {
 
 Call some_call() {
   Call call{};
-  sign({.kind = Collective::AllReduce, .dtype = Dtype::Float32, .count = 1000, .label = "bucket 1"}, 42,
-       call.signature);
+  sign({.kind = Collective::AllReduce, .dtype = Dtype::Float32, .count = 25, .label = "bucket 1"}, 42, call.signature);
   call.weight = 1;
-  call.reach = call.message_bytes = 1000;
+  call.reach = 25;
+  call.message_bytes = 100;
   return call;
 }
 

@@ -104,6 +104,44 @@ TEST(Reduce, WeightedMeanLeavesOutWhatWeighsNothing) {
   EXPECT_EQ(reduce_vectors<std::int32_t>(ReduceOp::Mean, {{4}, {100}, {8}}, weights)[0], 5);
 }
 
+// What a float, or their sum a double, cannot hold: only how weights compare counts.
+TEST(Reduce, WeightedMeanTakesWeightsOfAnySize) {
+  for (const double size : {5e-324, 1e-310, 1e-46, 1e-3, 1.0, 1e39, 1e300, std::numeric_limits<double>::max() / 4}) {
+    const double weights[] = {size, 3 * size};
+    EXPECT_FLOAT_EQ(reduce_vectors<float>(ReduceOp::Mean, {{4}, {8}}, weights)[0], 7.0f) << size;
+    EXPECT_DOUBLE_EQ(reduce_vectors<double>(ReduceOp::Mean, {{4}, {8}}, weights)[0], 7.0) << size;
+    EXPECT_EQ(to_float(reduce_vectors<Half>(ReduceOp::Mean, {{to_half(4)}, {to_half(8)}}, weights)[0]), 7.0f) << size;
+    EXPECT_NEAR(reduce_vectors<std::int32_t>(ReduceOp::Mean, {{4}, {8}}, weights)[0], 7, 1) << size;
+  }
+  const double apart[] = {1e-46, 1e39}, most = std::numeric_limits<double>::max();
+  EXPECT_FLOAT_EQ(reduce_vectors<float>(ReduceOp::Mean, {{4}, {8}}, apart)[0], 8.0f);
+  const double largest[] = {most, most / 2, most};
+  EXPECT_FLOAT_EQ(reduce_vectors<float>(ReduceOp::Mean, {{5}, {0}, {5}}, largest)[0], 4.0f);
+}
+
+TEST(Reduce, WeightedMeanOfLargeValuesIsFiniteWhereItIs) {
+  const double samples[] = {1000, 3000};
+  const float large = 0x1p127f;
+  EXPECT_EQ(reduce_vectors<float>(ReduceOp::Mean, {{large}, {large}}, samples)[0], large);
+}
+
+TEST(Reduce, WeightedMeanHasTheSameBitsWhateverTheWeightsUnit) {
+  const std::uint64_t seed = test::seed();
+  std::mt19937_64 random(seed);
+  std::normal_distribution<float> normal;
+  std::vector<std::vector<float>> sources(3, std::vector<float>(1009));
+  for (auto& source : sources) {
+    for (float& x : source) x = normal(random);
+  }
+  const double weights[] = {1, 2.7, 0.3};
+  const auto expected = reduce_vectors(ReduceOp::Mean, sources, weights);
+  for (const int power : {-1000, -200, -3, 5, 200, 1000}) {
+    double scaled[3];
+    for (int i = 0; i < 3; ++i) scaled[i] = std::ldexp(weights[i], power);
+    EXPECT_EQ(reduce_vectors(ReduceOp::Mean, sources, scaled), expected) << power << " PACELINE_TEST_SEED=" << seed;
+  }
+}
+
 TEST(Reduce, MinAndMaxKeepANaN) {
   const float nan = std::numeric_limits<float>::quiet_NaN(), inf = std::numeric_limits<float>::infinity();
   for (int position = 0; position < 3; ++position) {

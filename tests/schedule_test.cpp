@@ -120,6 +120,50 @@ TEST_P(Schedules, AWeightOfZeroIsNotReadOnTheRing) {
   });
 }
 
+TEST_P(Schedules, MeansTakeWeightsOfAnySize) {
+  test::on_ranks(n(), engine(), [&](const Comm& comm) {
+    for (const double size : {5e-324, 1e-46, 1e39, 1e307}) {
+      for (const Algorithm algorithm : {Algorithm::Auto, Algorithm::Direct, Algorithm::Ring}) {
+        const bool first = comm.rank() == 0;
+        std::vector<float> data(algorithm == Algorithm::Auto ? 3 : 50'000, first ? 16 : 0);
+        comm.start({.kind = Collective::AllReduce,
+                    .dtype = Dtype::Float32,
+                    .reduce = ReduceOp::Mean,
+                    .algorithm = algorithm,
+                    .count = data.size(),
+                    .in = bytes_of(data),
+                    .out = bytes_of(data),
+                    .weight = first ? static_cast<double>(n() - 1) * size : size})
+            .wait();
+        for (const float x : data) ASSERT_FLOAT_EQ(x, 8) << size << " as " << to_string(algorithm);
+      }
+    }
+  });
+}
+
+// Sums on the way round a ring would have to fit 16 bits.
+TEST_P(Schedules, SumsOfSixteenBitsMayBeLargeOnTheWay) {
+  const float most = to_float(Half{0x7BFF});
+  ThreadWorldOptions options;
+  options.engine = engine();
+  options.tcp.all_reduce = Algorithm::Ring;
+  run_ranks(
+      n(),
+      [&](const Comm& comm) {
+        constexpr std::size_t kCount = 40'000;
+        const float own = comm.rank() % 2 == 0 ? most : comm.rank() == n() - 1 && n() % 2 == 0 ? 0 : -most;
+        std::vector<Half> data(kCount, to_half(own));
+        comm.all_reduce(Dtype::Float16, std::as_bytes(std::span(data)), std::as_writable_bytes(std::span(data)),
+                        ReduceOp::Sum);
+        for (const Half x : data) ASSERT_EQ(to_float(x), most);
+        std::fill(data.begin(), data.end(), to_half(most));
+        comm.all_reduce(Dtype::Float16, std::as_bytes(std::span(data)), std::as_writable_bytes(std::span(data)),
+                        ReduceOp::Mean);
+        for (const Half x : data) ASSERT_EQ(to_float(x), most);
+      },
+      options);
+}
+
 TEST_P(Schedules, TheOtherKindsAreExactWithoutRiders) {
   test::on_ranks(n(), engine(), [&](const Comm& comm) {
     const auto world = static_cast<std::size_t>(n());
@@ -249,6 +293,12 @@ TEST_P(Schedules, WhatThereIsNotIsRefused) {
     refused({.kind = Collective::Broadcast, .algorithm = Algorithm::Ring});
     refused({.kind = Collective::AllReduce, .reduce = ReduceOp::Mean, .algorithm = Algorithm::Ring});
     refused({.kind = Collective::AllReduce, .algorithm = Algorithm::OneShot});
+    for (const Dtype dtype : {Dtype::Float16, Dtype::BFloat16}) {
+      EXPECT_THROW(
+          (void)comm.algorithm(
+              {.kind = Collective::AllReduce, .dtype = dtype, .algorithm = Algorithm::Ring, .count = data.size()}),
+          Error);
+    }
     refused({.kind = Collective::AllReduce, .algorithm = Algorithm::Tickets});
     EXPECT_EQ(comm.sum(1), n());
   });

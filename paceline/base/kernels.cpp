@@ -263,6 +263,8 @@ HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 #include <algorithm>
+#include <bit>
+#include <cmath>
 #include <vector>
 
 namespace paceline {
@@ -295,8 +297,9 @@ struct Weighted {
       if (all_weights[s] == 0) continue;
       sources.push_back(all[s]);
       weights.push_back(all_weights[s]);
-      total += all_weights[s];
     }
+    scale_weights(weights);
+    for (const double weight : weights) total += weight;
   }
 };
 
@@ -320,8 +323,23 @@ void reduce_part(Dtype dtype, std::span<const std::byte* const> sources, std::sp
   if (std::all_of(weights.begin(), weights.end(), [](double w) { return w == 1; })) {
     return kernel()(ReduceOp::Mean, dtype, sources, destinations, count, {}, total);
   }
-  const Weighted used(sources, weights);
-  kernel()(ReduceOp::Mean, dtype, used.sources, destinations, count, used.weights, total);
+  std::vector<const std::byte*> used;
+  std::vector<double> used_weights;
+  for (std::size_t s = 0; s < sources.size(); ++s) {
+    if (weights[s] == 0) continue;
+    used.push_back(sources[s]);
+    used_weights.push_back(weights[s]);
+  }
+  kernel()(ReduceOp::Mean, dtype, used, destinations, count, used_weights, total);
+}
+
+// A power of two, so that no bit of a mean changes.
+void scale_weights(std::span<double> weights) {
+  if (weights.empty()) return;
+  const double largest = *std::max_element(weights.begin(), weights.end());
+  if (largest == 0) return;
+  const int exponent = std::ilogb(largest) + 1 + static_cast<int>(std::bit_width(weights.size()));
+  for (double& weight : weights) weight = std::scalbn(weight, -exponent);
 }
 
 bool is_plain_mean(std::span<const double> weights) {

@@ -9,8 +9,9 @@ namespace paceline {
 
 /// How the values of all ranks become one.
 ///
-/// Mean divides by the sum of the ranks' weights, once, in the final store; integers round toward zero. Min and Max
-/// keep a NaN.
+/// Mean divides by the sum of the ranks' weights, once, in the final store; integers round toward zero. The weights may
+/// be of any size: only how they compare counts. Where they are equal, the sum of all values must fit the type they are
+/// summed in (float32 for 16 bits), so a mean of float32 values is infinite from 3.4e38 / N on. Min and Max keep a NaN.
 enum class ReduceOp : std::uint8_t { Sum, Mean, Min, Max };
 
 const char* to_string(ReduceOp op);
@@ -26,14 +27,18 @@ const char* to_string(ReduceOp op);
 void reduce(ReduceOp op, Dtype dtype, std::span<const std::byte* const> sources,
             std::span<std::byte* const> destinations, std::size_t count, std::span<const double> weights = {});
 
+/// Multiplies the weights of a Mean by the same power of two, so that their sum is less than 1 and each that counts
+/// beside the others is in the range of a float. The mean, bit for bit, is that of the weights before.
+void scale_weights(std::span<double> weights);
+
 /// True where a Mean of these weights is the plain one: they are equal, and not 0.
 bool is_plain_mean(std::span<const double> weights);
 
 /// One of several calls that make a floating-point Mean together, with the bits of reduce() over all sources at once:
-/// sum(w x) / total. All calls but the last have the total 1; from the second on, the first source is what the one
-/// before made, with the weight 1. Where is_plain_mean() of all weights, each weight is 1 and the last total the number
-/// of sources; otherwise that is the sum of the weights. Sources of weight 0 are not read; one at least must have
-/// another.
+/// sum(w x) / total, after scale_weights() of all weights. All calls but the last have the total 1; from the second on,
+/// the first source is what the one before made, with the weight 1. Where is_plain_mean() of all weights, each weight
+/// is 1 and the last total the number of sources; otherwise that is the sum of the weights. Sources of weight 0 are not
+/// read; one at least must have another.
 void reduce_part(Dtype dtype, std::span<const std::byte* const> sources, std::span<std::byte* const> destinations,
                  std::size_t count, std::span<const double> weights, double total);
 

@@ -39,22 +39,22 @@ BoardWriter::BoardWriter(std::shared_ptr<Board> board, int slot)
     note_exits(board_, slot_);
   }
   slot_.beat_at = now().count();
-  thread_ = background_thread([this] { beat(); });
+  beat_->thread = background_thread([this] { beat(); });
   slot_.users.fetch_add(1);
 }
 
 BoardWriter::~BoardWriter() {
-  if (::getpid() != pid_) {  // a fork: the thread and the slot are its parent's
-    thread_.detach();
+  if (!origin_.here()) {  // the slot is the parent's too
+    never_destroy(std::move(beat_));
     return;
   }
   slot_.users.fetch_sub(1);
   {
-    const std::lock_guard lock(mutex_);
-    stopping_ = true;
+    const std::lock_guard lock(beat_->mutex);
+    beat_->stopping = true;
   }
-  stop_.notify_all();
-  thread_.join();
+  beat_->stop.notify_all();
+  beat_->thread.join();
 }
 
 BoardName BoardWriter::join(std::string_view name, int members) {
@@ -92,11 +92,11 @@ std::uint64_t BoardWriter::wait_for(std::uint64_t sequence, std::uint64_t number
 
 void BoardWriter::beat() {
   ::pthread_setname_np(::pthread_self(), "paceline-beat");
-  std::unique_lock lock(mutex_);
+  std::unique_lock lock(beat_->mutex);
   do {
     slot_.beat_at.store(now().count(), std::memory_order_relaxed);
     slot_.heartbeat.fetch_add(1, std::memory_order_release);
-  } while (!stop_.wait_for(lock, kBeat, [&] { return stopping_; }));
+  } while (!beat_->stop.wait_for(lock, kBeat, [&] { return beat_->stopping; }));
 }
 
 namespace {

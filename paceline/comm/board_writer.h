@@ -1,7 +1,6 @@
 #pragma once
 
 #include <time.h>
-#include <unistd.h>
 
 #include <array>
 #include <condition_variable>
@@ -12,6 +11,7 @@
 #include <thread>
 
 #include "paceline/base/clock.h"
+#include "paceline/base/origin.h"
 #include "paceline/comm/board.h"
 
 namespace paceline {
@@ -40,6 +40,7 @@ class BoardWriter {
   BoardWriter& operator=(const BoardWriter&) = delete;
 
   const std::shared_ptr<Board>& board() const { return board_; }
+  const Origin& origin() const { return origin_; }
 
   /// This worker is in the communicator of this name, of so many ranks, until leave().
   BoardName join(std::string_view name, int members);
@@ -96,15 +97,20 @@ class BoardWriter {
   }
   void beat();
 
+  /// The thread and what it waits for.
+  struct Beat {
+    std::mutex mutex;
+    std::condition_variable stop;
+    bool stopping = false;
+    std::thread thread;
+  };
+
   const std::shared_ptr<Board> board_;
   BoardSlot& slot_;
-  const pid_t pid_ = ::getpid();
+  const Origin origin_ = {};
   std::atomic<std::uint64_t> last_;
   std::atomic<const char*> thread_seen_ = nullptr;  // the last that called
-  std::mutex mutex_;
-  std::condition_variable stop_;
-  bool stopping_ = false;
-  std::thread thread_;
+  std::unique_ptr<Beat> beat_ = std::make_unique<Beat>();
 };
 
 inline std::uint64_t BoardWriter::put(std::uint64_t what, std::uint64_t count, std::uint64_t number,

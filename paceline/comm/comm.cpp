@@ -62,7 +62,8 @@ std::vector<std::byte*> Comm::map_peers(std::byte* memory) const {
   all_gather(std::span(&own, 1), std::span(all));
   std::vector<std::byte*> addresses;
   for (int rank = 0; rank < world_size(); ++rank) {
-    addresses.push_back(state_->engine->at_peer(rank, static_cast<std::uint64_t>(all[static_cast<std::size_t>(rank)])));
+    const auto offset = static_cast<std::uint64_t>(all[static_cast<std::size_t>(rank)]);
+    addresses.push_back(state_->engine->at_peer(rank, offset, 0));
   }
   return addresses;
 }
@@ -76,6 +77,7 @@ void Comm::set_seed(std::uint64_t seed) const { state_->seed = seed; }
 
 Buffer Comm::allocate(std::size_t bytes) const {
   if (!state_->engine) return allocate_on_heap(bytes);
+  state_->require_here();
   return state_->engine->allocate(bytes);
 }
 
@@ -176,8 +178,9 @@ void Comm::barrier() const { carry_out({.kind = Collective::Barrier}); }
 
 void Comm::carry_out(const Operation& operation) const {
   check_operation(operation, rank(), world_size());
-  if (state_->engine) staged::carry_out(*state_, operation);
-  else carry_out_alone(operation);
+  if (!state_->engine) return carry_out_alone(operation);
+  const State::Use use(*state_);
+  staged::carry_out(*state_, operation);
 }
 
 std::uint64_t Comm::bytes_copied() const { return state_->bytes_copied; }
@@ -199,6 +202,11 @@ std::vector<std::string> Comm::gather(const std::string& text) const {
   const auto length = static_cast<std::int64_t>(text.size());
   std::vector<std::int64_t> lengths(world);
   all_gather<std::int64_t>(std::span(&length, 1), lengths);
+  const auto too_long = [&](std::int64_t bytes) { return bytes < 0 || bytes > PTRDIFF_MAX / world_size(); };
+  if (const auto at = std::find_if(lengths.begin(), lengths.end(), too_long); at != lengths.end()) {
+    const auto peer = static_cast<int>(at - lengths.begin());
+    fail({ErrorCode::Corrupt, fmt::format("rank {} says that it gives a text of {} bytes", peer, *at), rank(), peer});
+  }
   const auto longest = static_cast<std::size_t>(*std::max_element(lengths.begin(), lengths.end()));
   std::vector<std::uint8_t> own(longest), all(longest * world);
   std::copy(text.begin(), text.end(), own.begin());
@@ -217,6 +225,7 @@ Comm::Work Comm::start(const Operation& operation) const {
     carry_out_alone(operation);
     return {};
   }
+  const State::Use use(*state_);
   if (!state_->orphans.empty()) state_->let_go_of_orphans();
   Operation reachable = operation;
   reachable.started = true;
@@ -234,6 +243,7 @@ Comm::Work Comm::start(const Operation& operation) const {
 
 bool Comm::Work::test() {
   if (state_ == nullptr) return true;
+  const State::Use use(*state_);
   if (!state_->test({number_, on_board_})) return false;
   if (staged_) staged_->finish();
   return true;
@@ -241,6 +251,7 @@ bool Comm::Work::test() {
 
 void Comm::Work::wait() {
   if (state_ == nullptr) return;
+  const State::Use use(*state_);
   state_->wait({number_, on_board_});
   if (staged_) staged_->finish();
 }
@@ -252,21 +263,28 @@ std::vector<LinkInfo> Comm::links() const {
 }
 
 OperationTiming Comm::Work::timing() const {
-  return state_ == nullptr ? OperationTiming{} : state_->engine->timing(number_);
+  if (state_ == nullptr) return {};
+  const State::Use use(*state_);
+  return state_->engine->timing(number_);
 }
 
 Comm Comm::duplicate() const { return split(0); }
 
 Comm Comm::split(int color, int key) const {
-  struct Choice {
-    std::int32_t color, key, rank;
-  };
-  const std::array<std::int32_t, 3> own{color, key, rank()};
-  std::vector<std::int32_t> all(3 * static_cast<std::size_t>(world_size()));
-  all_gather<std::int32_t>(own, all);
+  const std::array<std::int32_t, 2> own{color, key};
+  std::vector<std::int32_t> all(2 * static_cast<std::size_t>(world_size()));
+  const Operation choices{.kind = Collective::AllGather,
+                          .dtype = Dtype::Int32,
+                          .count = own.size(),
+                          .in = std::as_bytes(std::span(own)).data(),
+                          .out = std::as_writable_bytes(std::span(all)).data()};
+  const State::Use use(*state_);  // until the new communicator has been made
+  if (state_->engine) staged::carry_out(*state_, choices);
+  else carry_out_alone(choices);
   std::vector<std::pair<std::int32_t, std::int32_t>> members;  // key, rank
-  for (std::size_t i = 0; i < all.size(); i += 3) {
-    if (all[i] == color) members.emplace_back(all[i + 1], all[i + 2]);
+  for (int peer = 0; peer < world_size(); ++peer) {
+    const auto at = 2 * static_cast<std::size_t>(peer);
+    if (all[at] == color) members.emplace_back(all[at + 1], peer);
   }
   std::sort(members.begin(), members.end());
 
@@ -291,10 +309,11 @@ Comm Comm::split(int color, int key) const {
 }
 
 void Comm::set_step(std::uint64_t step) const {
-  if (state_->board) state_->board->set_step(step);
+  if (state_->board && state_->origin.here()) state_->board->set_step(step);
 }
 
 void Comm::fail(const Error& cause) const {
+  state_->require_here();
   state_->guarded([&] {
     try {
       if (state_->engine) {
@@ -312,7 +331,7 @@ void Comm::fail(const Error& cause) const {
 }
 
 void Comm::abort(const std::string& reason) const noexcept {
-  if (!state_->engine) return;
+  if (!state_->engine || !state_->origin.here()) return;
   const Error cause =
       state_->last_words(fmt::format("rank {} gave up: {}", state_->rank, without_stack_frames(reason)), reason);
   // The store first: ranks that hear of it report it there, too, and the first report counts.

@@ -26,7 +26,15 @@ struct CommOptions {
 };
 
 /// A group of workers that call the same collectives in the same order, each with its rank. Cheap to copy: copies are
-/// the same communicator. Used from one thread at a time; abort() from any.
+/// the same communicator.
+///
+/// Used from one thread at a time, which may be another one at each call: a call while another thread is in one, its
+/// waits included, throws InvalidArgument and does nothing. Threads that communicate at the same time need one each, of
+/// duplicate(); in a training step all of them belong to the training thread, since they share its timeline. abort()
+/// may come from any thread.
+///
+/// A child process that fork() makes has no part in the job: there calls throw InvalidArgument, and destructors of this
+/// and of all that was made from it leave alone what is the parent's.
 ///
 /// All collectives block until this rank's part of the result is there, and are no-ops in a world of one. Ranks must
 /// agree on operation, element type, count, reduction and root; if they do not, all of them throw Mismatch, naming two
@@ -37,7 +45,9 @@ class Comm {
   using Counts = std::span<const std::size_t>;
 
   /// The communicator of all workers of this job, from the environment that `paceline run` sets (docs/environment.md).
-  /// World size 1 when started alone. Blocks until all workers are there.
+  /// World size 1 when started alone. Blocks until all workers are there. It may be called again: each rank's n-th call
+  /// meets the others' n-th, and gives a communicator of its own, also in one program after another. Not in a child
+  /// of a process that has joined.
   /// Throws InvalidArgument for an environment that contradicts itself, Timeout naming the ranks that are missing,
   /// PeerLost if one ended before it joined.
   static Comm from_env();

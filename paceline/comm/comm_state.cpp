@@ -8,6 +8,12 @@
 namespace paceline {
 
 Comm::State::~State() {
+  if (!origin.here()) {
+    for (auto& orphan : orphans) never_destroy(std::move(orphan));
+    never_destroy(std::move(engine));
+    never_destroy(std::move(store));
+    return;
+  }
   staging = {};  // before the engine it came from
   if (board) board->leave(name_on_board);
   if (!engine || std::uncaught_exceptions() == 0) {
@@ -25,6 +31,21 @@ Error Comm::State::last_words(const std::string& own, std::string_view reason) {
   const std::lock_guard lock(family_mutex);
   if (failure && (reason.empty() || reason.find(failure->message()) != std::string_view::npos)) return *failure;
   return Error(ErrorCode::Aborted, own, rank, rank, failure ? failure->cause() : Cause::First);
+}
+
+void Comm::State::refuse_use() const {
+  if (!origin.here()) {
+    throw Error(ErrorCode::InvalidArgument,
+                fmt::format("this process was forked from rank {}, which made communicator '{}': only that one can "
+                            "call it",
+                            rank, name),
+                rank);
+  }
+  throw Error(ErrorCode::InvalidArgument,
+              fmt::format("another thread of rank {} is in a call on communicator '{}': let threads take turns, or "
+                          "give each a communicator of its own (duplicate())",
+                          rank, name),
+              rank);
 }
 
 void Comm::State::abort_family(const Error& cause) noexcept {

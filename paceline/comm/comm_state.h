@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -8,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "paceline/base/origin.h"
 #include "paceline/comm/board_writer.h"
 #include "paceline/comm/comm.h"
 #include "paceline/comm/store.h"
@@ -44,12 +46,36 @@ struct Comm::State {
   Buffer staging;                  // for operands that the engine does not reach
   std::uint64_t bytes_copied = 0;  // to and from staging
 
+  const Origin origin = {};
+  std::atomic<bool> in_use = false;
+
+  /// A call's stay in the communicator. Throws InvalidArgument where another thread is in one, and in a forked child.
+  /// Costs an atomic exchange; also orders what threads do that take turns.
+  class Use {
+   public:
+    explicit Use(State& state) : state_(state) {
+      if (!state.origin.here() || state.in_use.exchange(true, std::memory_order_acquire)) state.refuse_use();
+    }
+    ~Use() { state_.in_use.store(false, std::memory_order_release); }
+    Use(const Use&) = delete;
+    Use& operator=(const Use&) = delete;
+
+   private:
+    State& state_;
+  };
+
   State() = default;
   State(const State&) = delete;
   State& operator=(const State&) = delete;
   /// Tells the others if this rank leaves because of an exception; a child leaves that to its parent, which may know
-  /// why.
+  /// why. Does nothing in a forked child process.
   ~State();
+
+  [[noreturn]] void refuse_use() const;
+  /// Throws InvalidArgument in a forked child.
+  void require_here() const {
+    if (!origin.here()) refuse_use();
+  }
 
   /// Makes the engine, under the name that the state has.
   void join();

@@ -87,8 +87,9 @@ class Engine {
   virtual Algorithm algorithm(const Operation& operation) const = 0;
   /// What memory of allocate() is to other ranks: its place in this rank's memory.
   virtual std::uint64_t offset_of(const std::byte* /*memory*/) const { return 0; }
-  /// The address here of what `rank` has at `offset`; nullptr where ranks do not see each other's memory.
-  virtual std::byte* at_peer(int /*rank*/, std::uint64_t /*offset*/) const { return nullptr; }
+  /// The address here of the `bytes` that `rank` has at `offset`; nullptr if it has no such memory, or ranks do not see
+  /// each other's.
+  virtual std::byte* at_peer(int /*rank*/, std::uint64_t /*offset*/, std::size_t /*bytes*/) const { return nullptr; }
   /// Starts an operation and returns its number, 1 for the first. `chosen` is what algorithm() says of it. Does not
   /// wait for peers (except when very many operations are outstanding). Operands must be reachable and stay untouched
   /// until it completes.

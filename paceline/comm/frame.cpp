@@ -27,6 +27,20 @@ FrameHeader make_frame(FrameStream& stream, FrameKind kind, const Call& call, st
   return header;
 }
 
+// What a checksum says nothing of. The call that a segment repeats is compared with what was called (TcpLink).
+static std::optional<std::string> wrong_with_call(const FrameHeader& header) {
+  if (header.kind == FrameKind::Leave && header.payload_bytes != 0) {
+    return fmt::format("a goodbye with {} bytes", header.payload_bytes);
+  }
+  if (header.kind != FrameKind::Call) return std::nullopt;
+  auto wrong = wrong_with(header.call);
+  if (!wrong && header.payload_bytes != 0 && header.payload_bytes != header.call.message_bytes) {
+    wrong = fmt::format("{} bytes of a message of {}", header.payload_bytes, header.call.message_bytes);
+  }
+  if (wrong) *wrong = fmt::format("a call has {}, as none of this build does", *wrong);
+  return wrong;
+}
+
 std::optional<std::string> read_frame(FrameStream& stream, std::span<const std::byte, sizeof(FrameHeader)> bytes,
                                       std::size_t payload_limit, FrameHeader& header) {
   std::memcpy(&header, bytes.data(), sizeof header);
@@ -46,6 +60,7 @@ std::optional<std::string> read_frame(FrameStream& stream, std::span<const std::
   if (header.payload_bytes > payload_limit) {
     return fmt::format("a frame of {} bytes came where at most {} were due", header.payload_bytes, payload_limit);
   }
+  if (auto wrong = wrong_with_call(header)) return wrong;
   ++stream.next_index;
   return std::nullopt;
 }

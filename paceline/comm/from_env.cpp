@@ -1,10 +1,15 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <signal.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <charconv>
 #include <cstdlib>
 #include <initializer_list>
+#include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -100,12 +105,41 @@ Comm::State::MakeEngine between_hosts(const std::shared_ptr<Store>& store, const
   };
 }
 
-/// This worker's slot of the launcher's board, if there is one.
+/// This worker's slot of the launcher's board, if there is one. A process has one, however often it joins.
 std::shared_ptr<BoardWriter> open_board() {
+  static std::mutex mutex;
+  static std::weak_ptr<BoardWriter> opened;
   const auto address = variable(Board::kVariable);
   if (!address) return nullptr;
   const int slot = whole_number("LOCAL_RANK", 0);
-  return std::make_shared<BoardWriter>(std::make_shared<Board>(*address, slot), slot);
+  const std::lock_guard lock(mutex);
+  auto writer = opened.lock();
+  if (writer && writer->origin().here()) return writer;
+  writer = std::make_shared<BoardWriter>(std::make_shared<Board>(*address, slot), slot);
+  opened = writer;
+  return writer;
+}
+
+/// The name of the communicator that this call of from_env() joins: each rank's first call meets the others' first, its
+/// second their second. A later program of the same worker counts on. Throws InvalidArgument where another process, of
+/// which this may be a child, has joined as this rank and is still there.
+std::string name_of_join(Store& store, int rank) {
+  const std::string key = fmt::format("process/{}", rank);
+  pid_t joined = 0;
+  if (store.add(fmt::format("joins/{}", rank), 0) > 0) {
+    const std::string text = store.get(key, Deadline(std::chrono::seconds(10)));
+    std::from_chars(text.data(), text.data() + text.size(), joined);
+  }
+  if (joined > 0 && joined != ::getpid() && (::kill(joined, 0) == 0 || errno == EPERM)) {
+    throw Error(ErrorCode::InvalidArgument,
+                fmt::format("process {} has joined this job as rank {}, so process {} cannot: a rank is one process. A "
+                            "child that works by itself must be started without the variable WORLD_SIZE",
+                            joined, rank, ::getpid()),
+                rank);
+  }
+  store.set(key, std::to_string(::getpid()));
+  const std::int64_t number = store.add(fmt::format("joins/{}", rank), 1);
+  return number == 1 ? "world" : fmt::format("world#{}", number);
 }
 
 }  // namespace
@@ -147,7 +181,8 @@ Comm Comm::from_env() {
   auto board = open_board();
   if (board) options.board = board->board();
   const std::string transport = one_of("PACELINE_TRANSPORT", {"auto", "shm", "tcp"});
-  auto state = new_state(store, "world", rank, world_size,
+  const std::string name = world_size > 1 ? name_of_join(*store, rank) : "world";
+  auto state = new_state(store, name, rank, world_size,
                          transport == "auto"  ? between_hosts(store, tcp_options(), options)
                          : transport == "tcp" ? over_connections(store, tcp_options(), options)
                                               : shared_memory(store, options));

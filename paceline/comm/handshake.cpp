@@ -19,6 +19,7 @@ namespace {
 constexpr std::array<char, 8> kMagic{'P', 'L', 'H', 'E', 'L', 'L', 'O', '1'};
 constexpr std::size_t kUnsignedBytes = Handshake::kProofBytes - Handshake::kMacBytes;
 static_assert(sizeof(Introduction) == 24);
+constexpr std::size_t kIntroductionBytes = 20, kIntroductionEnd = 24;  // zeros between
 
 void fill_random(std::byte* to) {
   if (::getrandom(to, Handshake::kNonceBytes, 0) != static_cast<ssize_t>(Handshake::kNonceBytes)) {
@@ -40,8 +41,10 @@ Handshake::Challenge Handshake::challenge() {
 
 std::optional<Introduction> Handshake::accept(std::span<const std::byte, kProofBytes> proof) const {
   if (!same(mac("caller", proof.first(kUnsignedBytes)), proof.last(kMacBytes))) return std::nullopt;
+  constexpr std::array<std::byte, kIntroductionEnd - kIntroductionBytes> kZeros{};
+  if (!std::equal(kZeros.begin(), kZeros.end(), proof.begin() + kIntroductionBytes)) return std::nullopt;
   Introduction introduction{};
-  std::memcpy(&introduction, proof.data(), 20);
+  std::memcpy(&introduction, proof.data(), kIntroductionBytes);
   return introduction;
 }
 
@@ -54,8 +57,8 @@ std::optional<Handshake::Proof> Handshake::prove(const Introduction& introductio
   if (std::memcmp(challenge.data(), kMagic.data(), kMagic.size()) != 0) return std::nullopt;
   std::copy(challenge.begin(), challenge.end(), challenge_.begin());
   proof_ = {};
-  std::memcpy(proof_.data(), &introduction, 20);
-  fill_random(proof_.data() + 24);
+  std::memcpy(proof_.data(), &introduction, kIntroductionBytes);
+  fill_random(proof_.data() + kIntroductionEnd);
   const Answer signature = mac("caller", std::span<const std::byte>(proof_).first(kUnsignedBytes));
   std::copy(signature.begin(), signature.end(), proof_.begin() + kUnsignedBytes);
   return proof_;

@@ -1,5 +1,7 @@
 #include "paceline/comm/host_chain.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <bit>
 #include <cstring>
@@ -23,6 +25,7 @@ void make_neutral(Dtype dtype, std::byte* to, std::size_t count) {
 
 HostChain::HostChain(const HostGroup& hosts, int rank, std::size_t segment_bytes)
     : memory_(*hosts.memory),
+      rank_(rank),
       most_segment_bytes_(segment_bytes),
       ranks_here_(hosts.map.hosts[static_cast<std::size_t>(hosts.map.host_of(rank))]),
       place_(hosts.map.place_of(rank)),
@@ -61,6 +64,7 @@ void HostChain::begin(const Operation& operation, std::size_t count, std::span<c
     for (const int rank : ranks_here_) own_weights_.push_back(plain_ ? 1 : weights[static_cast<std::size_t>(rank)]);
   }
 
+  bytes_ = count * size_of(operation.dtype);
   slice_ = {};
   if (place_ < slices_) {
     const Slice elements = slice_of(count, operation.dtype, place_, slices_);
@@ -73,6 +77,7 @@ void HostChain::begin(const Operation& operation, std::size_t count, std::span<c
   for (Neighbour& one : neighbours_) one = {};
   neighbours_[static_cast<std::size_t>(place_)].operands = {memory_.offset_of(operation.in),
                                                             memory_.offset_of(operation.out)};
+  find_operands(place_);
   unknown_ = undone_ = untold_ = neighbours_.size() - 1;
   arrived_ = added_ = sent_ = final_ = returned_ = 0;
   if (all_known()) note_operands();
@@ -141,8 +146,12 @@ std::span<std::byte> HostChain::next_incoming(int peer) {
 
 void HostChain::arrived(int peer) {
   if (here(peer)) {
-    if (++neighbour(peer).heard == 2) --undone_;
-    else if (--unknown_ == 0) note_operands();
+    if (++neighbour(peer).heard == 2) {
+      --undone_;
+      return;
+    }
+    find_operands(neighbour_of_[static_cast<std::size_t>(peer)]);
+    if (--unknown_ == 0) note_operands();
     return;
   }
   if (peer == next_) {
@@ -164,14 +173,27 @@ void HostChain::arrived(int peer) {
   arrived_ += bytes;
 }
 
+void HostChain::find_operands(int place) {
+  Neighbour& one = neighbours_[static_cast<std::size_t>(place)];
+  if (bytes_ == 0) return;
+  one.in = memory_.at_peer(place, one.operands.in, bytes_);
+  one.out = memory_.at_peer(place, one.operands.out, bytes_);
+  if (one.in != nullptr && one.out != nullptr) return;
+  const int peer = ranks_here_[static_cast<std::size_t>(place)];
+  throw Error(ErrorCode::Corrupt,
+              fmt::format("rank {} says that {} bytes of its operands lie at {} and {} of its memory, where there is "
+                          "none",
+                          peer, bytes_, one.operands.in, one.operands.out),
+              rank_, peer);
+}
+
 // Where this rank's slice lies in the operands of all ranks of the host.
 void HostChain::note_operands() {
   in_.clear();
   out_.clear();
-  for (std::size_t place = 0; place < neighbours_.size(); ++place) {
-    const Operands& operands = neighbours_[place].operands;
-    in_.push_back(memory_.at_peer(static_cast<int>(place), operands.in) + slice_.begin);
-    out_.push_back(memory_.at_peer(static_cast<int>(place), operands.out) + slice_.begin);
+  for (const Neighbour& one : neighbours_) {
+    in_.push_back(one.in + slice_.begin);
+    out_.push_back(one.out + slice_.begin);
   }
 }
 

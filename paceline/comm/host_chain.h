@@ -42,6 +42,7 @@ class HostChain final : public Schedule {
   std::span<const std::byte> next_outgoing(int peer) override;
   void sent(int peer) override;
   std::span<std::byte> next_incoming(int peer) override;
+  /// Throws Corrupt where a rank of this host says that its operands lie outside of its memory.
   void arrived(int peer) override;
   bool finished() const override;
 
@@ -58,6 +59,7 @@ class HostChain final : public Schedule {
   struct Neighbour {
     int told = 0, heard = 0;
     Operands operands{};
+    std::byte *in = nullptr, *out = nullptr;  // the same here
     std::byte done{};
   };
 
@@ -69,11 +71,13 @@ class HostChain final : public Schedule {
   std::byte* slot(std::size_t at);
   bool all_known() const { return unknown_ == 0; }
   bool slice_done() const;
+  void find_operands(int place);
   void note_operands();
   void add_own(const std::byte* partial, std::span<std::byte* const> to, std::size_t at, std::size_t bytes);
   void pass_on(std::size_t at, std::size_t bytes);
 
   const Engine& memory_;
+  const int rank_;
   const std::size_t most_segment_bytes_;
   std::vector<int> ranks_here_;
   std::vector<int> neighbour_of_;  // by rank: its place among ranks_here_, or -1
@@ -83,9 +87,10 @@ class HostChain final : public Schedule {
 
   Operation operation_;
   std::span<const double> weights_;
-  bool plain_ = true;  // a mean of equal weights, or none
-  double total_ = 0;   // of the weights
-  Slice slice_{};      // in bytes
+  bool plain_ = true;      // a mean of equal weights, or none
+  double total_ = 0;       // of the weights
+  std::size_t bytes_ = 0;  // of the whole
+  Slice slice_{};          // in bytes
   std::size_t segment_ = 0;
   std::vector<Neighbour> neighbours_;                  // by place
   std::size_t unknown_ = 0, undone_ = 0, untold_ = 0;  // neighbours: not heard of, not done, not told all

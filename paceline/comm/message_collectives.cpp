@@ -99,7 +99,7 @@ Algorithm MessageCollectives::algorithm(const Operation& operation) const {
   const bool whole_mean =
       operation.reduce == ReduceOp::Mean &&
       (operation.dtype == Dtype::Int32 || operation.dtype == Dtype::Int64 || operation.dtype == Dtype::UInt8);
-  const bool rings = operation.kind == Collective::AllReduce && !whole_mean;
+  const bool rings = operation.kind == Collective::AllReduce && !whole_mean && size_of(operation.dtype) != 2;
   const bool chains = chain_ && HostChain::takes(operation);
   switch (operation.algorithm) {
     case Algorithm::Auto:
@@ -111,7 +111,7 @@ Algorithm MessageCollectives::algorithm(const Operation& operation) const {
       return Algorithm::OneShot;
     case Algorithm::Direct: return Algorithm::Direct;
     case Algorithm::Ring:
-      if (!rings) refuse("only an all_reduce goes round a ring, and no mean of integers");
+      if (!rings) refuse("only an all_reduce goes round a ring, no mean of integers, and nothing of 16 bits");
       return Algorithm::Ring;
     case Algorithm::Hosts:
       if (!chain_) refuse("no host has several ranks of this group, or they are not numbered host by host");
@@ -191,6 +191,7 @@ void MessageCollectives::note_weights(const Operation& operation) {
   weights_.clear();
   if (!reduces(operation.kind) || operation.reduce != ReduceOp::Mean) return;
   for (int peer = 0; peer < world_size_; ++peer) weights_.push_back(transport_.call_of(peer).weight);
+  scale_weights(weights_);
 }
 
 // What this rank has for `peer`, where `count` elements of the whole, or of each even part, are carried out.

@@ -14,7 +14,7 @@ namespace paceline {
 /// (Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", 2009.)
 ///
 /// Slice s is added up from rank s on, so results differ from the rank order's in the last bits, but not between ranks.
-/// A Mean is kept as a mean on the way.
+/// A Mean is kept as a mean on the way. Not for types of 16 bits: partial sums would be rounded to them, or not fit.
 class Ring final : public Schedule {
  public:
   Ring(int rank, int world_size, std::size_t segment_bytes);

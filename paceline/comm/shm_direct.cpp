@@ -46,7 +46,7 @@ struct ShmDirect::Peer {
 
 void ShmDirect::put_operands(const Operation& operation, Slot& slot) const {
   const auto offset = [&](const std::byte* at) {
-    return at != nullptr ? static_cast<std::uint64_t>(at - view_.bases[view_.rank]) : 0;
+    return std::uint64_t{view_.segments[view_.rank]->offset_of(at).value_or(0)};
   };
   const auto stride = [&](std::size_t given) { return given != 0 ? given : operation.count; };
   auto& operands = *reinterpret_cast<ShmOperands*>(slot.payload);
@@ -74,8 +74,8 @@ std::size_t ShmDirect::common_reach(const Operation& operation, std::uint64_t nu
 ShmDirect::Peer ShmDirect::peer(const Operation& operation, int rank, std::uint64_t number) const {
   const ShmOperands& operands = operands_of(view_.slot(rank, number));
   const std::size_t size = size_of(operation.dtype);
-  return {view_.bases[rank] + operands.in_offset,
-          view_.bases[rank] + operands.out_offset,
+  return {view_.segments[rank]->at(operands.in_offset),
+          view_.segments[rank]->at(operands.out_offset),
           operands.in_stride * size,
           operands.out_stride * size,
           operation.counts,

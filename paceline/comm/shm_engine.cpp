@@ -9,6 +9,8 @@
 #include <new>
 #include <vector>
 
+#include "paceline/base/origin.h"
+
 namespace paceline {
 namespace {
 
@@ -48,7 +50,8 @@ struct ShmEngine::Memory {
   // Peers may still read and write what an exception frees here: given back at once, they would sum up zeros.
   static void free(void* owner, std::byte* data, std::size_t bytes) noexcept {
     auto& memory = *static_cast<Memory*>(owner);
-    const auto offset = static_cast<std::size_t>(data - memory.segment->data());
+    if (!memory.origin.here()) return;  // it is the parent's
+    const std::size_t offset = memory.segment->offset_of(data).value();
     const std::uint64_t last = memory.entered.load(std::memory_order_relaxed);
     if (memory.completed.load(std::memory_order_relaxed) == last) return memory.heap.free(offset, bytes);
     try {
@@ -68,6 +71,7 @@ struct ShmEngine::Memory {
     });
   }
 
+  const Origin origin = {};
   std::shared_ptr<Segment> segment;
   SegmentHeap heap;
   // As the engine has them, which may be gone. Buffers may be freed by any thread.
@@ -90,13 +94,14 @@ Buffer ShmEngine::allocate(std::size_t bytes) {
   sync_.check();
   memory_->release_kept();
   const std::size_t offset = memory_->heap.allocate(bytes);
-  return {memory_->segment->data() + offset, bytes, memory_, &Memory::free};
+  return {memory_->segment->at(offset), bytes, memory_, &Memory::free};
 }
 
 bool ShmEngine::reaches(const void* data, std::size_t bytes) const {
-  const auto* at = static_cast<const std::byte*>(data);
+  if (bytes == 0) return true;
   const Segment& own = *memory_->segment;
-  return bytes == 0 || (at >= own.data() && at + bytes <= own.data() + own.bytes());
+  const auto offset = own.offset_of(static_cast<const std::byte*>(data));
+  return offset && own.has(*offset, bytes);
 }
 
 Algorithm ShmEngine::algorithm(const Operation& operation) const {

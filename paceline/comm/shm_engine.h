@@ -26,9 +26,12 @@ class ShmEngine final : public Engine {
   bool reaches(const void* data, std::size_t bytes) const override;
   Algorithm algorithm(const Operation& operation) const override;
   std::uint64_t offset_of(const std::byte* memory) const override {
-    return static_cast<std::uint64_t>(memory - view_.bases[view_.rank]);
+    return view_.segments[view_.rank]->offset_of(memory).value_or(0);
   }
-  std::byte* at_peer(int rank, std::uint64_t offset) const override { return view_.bases[rank] + offset; }
+  std::byte* at_peer(int rank, std::uint64_t offset, std::size_t bytes) const override {
+    const Segment& segment = *view_.segments[static_cast<std::size_t>(rank)];
+    return segment.has(offset, bytes) ? segment.at(offset) : nullptr;
+  }
   std::uint64_t start(const Operation& operation, Algorithm chosen) override;
   bool test(std::uint64_t operation) override;
   void wait(std::uint64_t operation) override;

@@ -12,7 +12,8 @@ namespace paceline {
 /// shared-memory paths, with the payload in the flag's cache line as Open MPI's xhc has it.
 class ShmOneShot {
  public:
-  explicit ShmOneShot(const ShmView& view) : view_(view), sources_(view.bases.size()), weights_(view.bases.size()) {}
+  explicit ShmOneShot(const ShmView& view)
+      : view_(view), sources_(view.segments.size()), weights_(view.segments.size()) {}
 
   /// True if every rank's input fits into `bytes`, which a slot has at most. The same on all ranks.
   static bool fits(const Operation& operation, int world_size, std::size_t bytes);

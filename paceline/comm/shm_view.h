@@ -11,16 +11,16 @@ namespace paceline {
 struct ShmView {
   explicit ShmView(const ShmGroup& group) : rank(group.rank) {
     for (const auto& segment : group.segments) {
-      bases.push_back(segment->data());
+      segments.push_back(segment.get());
       controls.push_back(reinterpret_cast<RankControl*>(segment->data()));
     }
   }
 
   int rank;
-  std::vector<std::byte*> bases;  // of the segments, by rank
+  std::vector<Segment*> segments;  // by rank
   std::vector<RankControl*> controls;
 
-  int world_size() const { return static_cast<int>(bases.size()); }
+  int world_size() const { return static_cast<int>(segments.size()); }
   const Slot& slot(int of, std::uint64_t number) const { return controls[of]->slot(number); }
 };
 

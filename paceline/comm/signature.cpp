@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <string_view>
 
 #include "paceline/base/hash.h"
@@ -42,6 +43,31 @@ void sign(const Operation& operation, std::uint64_t number, Signature& signature
   std::memcpy(signature.label, operation.label, std::min(length, sizeof signature.label - 1));
 }
 
+std::optional<std::string> wrong_with(const Signature& signature) {
+  const auto number_of = [](auto value) { return static_cast<int>(value); };
+  if (signature.number == 0) return "an operation without a number";
+  if (signature.kind > Collective::AllToAll) return fmt::format("an unknown kind {}", number_of(signature.kind));
+  if (signature.dtype > Dtype::UInt8) return fmt::format("an unknown element type {}", number_of(signature.dtype));
+  if (signature.reduce > ReduceOp::Max) return fmt::format("an unknown reduction {}", number_of(signature.reduce));
+  if (signature.algorithm > Algorithm::Hosts) {
+    return fmt::format("an unknown algorithm {}", number_of(signature.algorithm));
+  }
+  if (signature.in_place > 1) return fmt::format("in_place={}", signature.in_place);
+  if (signature.started > 1) return fmt::format("started={}", signature.started);
+  if (has_root(signature.kind) && signature.root < 0) return fmt::format("a root {}", signature.root);
+  const std::uint64_t most = PTRDIFF_MAX / size_of(signature.dtype);
+  for (const std::uint64_t count : {signature.count, signature.call_count}) {
+    if (count > most) return fmt::format("{} elements, which are more than memory can hold", count);
+  }
+  if (signature.parts != 0 && signature.count != 0) return "uneven parts and a count";
+  const auto* const end = std::find(std::begin(signature.label), std::end(signature.label), '\0');
+  if (end == std::end(signature.label)) return "a label without an end";
+  if (std::any_of(end, std::end(signature.label), [](char c) { return c != '\0'; })) {
+    return "a label with something behind it";
+  }
+  return std::nullopt;
+}
+
 // The halves of a product, added up; as wyhash does it.
 static std::uint64_t mix(std::uint64_t a, std::uint64_t b) {
   const auto product = static_cast<unsigned __int128>(a ^ 0x9E3779B97F4A7C15) * (b ^ 0xD1B54A32D192ED03);
@@ -75,9 +101,13 @@ std::uint64_t balance_of(const Operation& operation, int rank) {
   return balance;
 }
 
+static std::string_view label_of(const Signature& signature) {
+  return {signature.label, ::strnlen(signature.label, sizeof signature.label)};
+}
+
 std::string describe(const Signature& signature) {
   std::string text = fmt::format("{} #{}", to_string(signature.kind), signature.number);
-  if (signature.label[0] != '\0') text += fmt::format(" '{}'", signature.label);
+  if (signature.label[0] != '\0') text += fmt::format(" '{}'", label_of(signature));
   if (signature.kind == Collective::Barrier) return text;
   const bool own_parts = signature.parts != 0 && signature.kind == Collective::AllToAll;
   const std::string count = own_parts ? "uneven parts" : std::to_string(signature.call_count);
@@ -92,7 +122,7 @@ std::string describe(const Signature& signature) {
 }
 
 static bool in_backward(const Signature& signature) {
-  const std::string_view label(signature.label);
+  const std::string_view label = label_of(signature);
   return label.starts_with("step ") || label.starts_with("bucket ");
 }
 

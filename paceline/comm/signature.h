@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <type_traits>
 
@@ -26,6 +27,9 @@ struct Signature {
 static_assert(sizeof(Signature) == 64 && std::is_trivially_copyable_v<Signature>);
 
 void sign(const Operation& operation, std::uint64_t number, Signature& signature);
+
+/// Of a signature of unknown origin: what is wrong with it, as sign() makes none; nothing if it may be a rank's.
+std::optional<std::string> wrong_with(const Signature& signature);
 
 /// 64 bits that differ where signatures do (but for one pair in 2^64); made in a few nanoseconds.
 std::uint64_t digest_of(const Signature& signature);

@@ -9,7 +9,6 @@
 #include <algorithm>
 #include <cstring>
 #include <fstream>
-#include <sstream>
 
 #include "paceline/base/error.h"
 #include "paceline/comm/greeting.h"
@@ -18,24 +17,10 @@
 #include "paceline/comm/store_meeting.h"
 #include "paceline/comm/tcp_address.h"
 #include "paceline/comm/tcp_socket.h"
+#include "paceline/comm/tcp_terms.h"
 
 namespace paceline {
 namespace {
-
-/// What rank 0 says to all.
-struct Terms {
-  std::uint64_t generation = 0;
-  std::size_t segment_bytes = 0;
-  int all_reduce = 0;
-  std::string secret;  // hex; empty where all must have brought theirs
-};
-
-/// Where a rank listens.
-struct Whereabouts {
-  std::string host;  // the same for ranks that share one
-  int pid = 0;
-  std::vector<SocketAddress> addresses;
-};
 
 std::string key(const std::string& name, const char* what, int rank) {
   return fmt::format("tcp/{}/{}/{}", name, what, rank);
@@ -47,25 +32,33 @@ std::uint64_t random_number() {
   return number;
 }
 
-Terms agree_on_terms(Store& store, const std::string& name, int rank, const TcpOptions& options, Deadline deadline) {
+Error damaged(const std::string& name, int rank, int peer, const std::string& what, const std::string& text) {
+  return Error(ErrorCode::Corrupt,
+               fmt::format("joining '{}': {} that rank {} left in the store are not what a rank of this build writes: "
+                           "\"{}\"",
+                           name, what, peer, text.substr(0, 100)),
+               rank, peer);
+}
+
+TcpTerms agree_on_terms(Store& store, const std::string& name, int rank, const TcpOptions& options, Deadline deadline) {
   if (rank == 0) {
-    if (options.all_reduce != Algorithm::Auto && options.all_reduce != Algorithm::Direct &&
-        options.all_reduce != Algorithm::Ring) {
+    if (!TcpTerms::is_all_reduce(options.all_reduce)) {
       throw Error(ErrorCode::InvalidArgument, "TcpOptions::all_reduce must be Auto, Direct or Ring", rank);
     }
-    if (options.segment_bytes < 4096 || options.segment_bytes > (std::size_t{16} << 20) ||
-        options.segment_bytes % 64 != 0) {
+    if (!TcpTerms::is_segment(options.segment_bytes)) {
       throw Error(ErrorCode::InvalidArgument,
                   "TcpOptions::segment_bytes must be a multiple of 64 from 4096 to 16777216", rank);
     }
-    store.set(key(name, "terms", 0),
-              fmt::format("{} {} {} {}", random_number(), options.segment_bytes, static_cast<int>(options.all_reduce),
-                          options.secret ? "" : Secret::random().hex()));
+    const TcpTerms terms{.generation = random_number(),
+                         .segment_bytes = options.segment_bytes,
+                         .all_reduce = options.all_reduce,
+                         .secret = options.secret ? "" : Secret::random().hex()};
+    store.set(key(name, "terms", 0), terms.text());
   }
-  Terms terms;
-  std::istringstream text(store.get(key(name, "terms", 0), deadline));
-  text >> terms.generation >> terms.segment_bytes >> terms.all_reduce >> terms.secret;
-  return terms;
+  const std::string text = store.get(key(name, "terms", 0), deadline);
+  const auto terms = TcpTerms::from_text(text);
+  if (!terms) throw damaged(name, rank, 0, "the terms", text);
+  return *terms;
 }
 
 std::string this_host() {
@@ -73,22 +66,6 @@ std::string this_host() {
   std::string id;
   file >> id;
   return id.empty() ? "unknown" : id;
-}
-
-std::string encode(const std::vector<SocketAddress>& addresses) {
-  std::string text = fmt::format("{} {}", this_host(), ::getpid());
-  for (const SocketAddress& address : addresses) text += fmt::format(" {} {}", address.host(), address.port());
-  return text;
-}
-
-Whereabouts decode(const std::string& text) {
-  Whereabouts result;
-  std::istringstream words(text);
-  std::string host;
-  std::uint16_t port = 0;
-  words >> result.host >> result.pid;
-  while (words >> host >> port) result.addresses.emplace_back(host, port);
-  return result;
 }
 
 /// Meets the other ranks: calls lower ones, lets higher ones in.
@@ -138,7 +115,7 @@ TcpGroup connect_tcp_group(Store& store, const std::string& name, int rank, int 
     listening.push_back(local_address(listeners.back().get()));
   }
 
-  const Terms terms = agree_on_terms(store, name, rank, options, deadline);
+  const TcpTerms terms = agree_on_terms(store, name, rank, options, deadline);
   if (options.secret.has_value() != terms.secret.empty()) {
     throw Error(ErrorCode::Mismatch,
                 fmt::format("joining '{}': rank 0 was given {} secret, but rank {} was given {}", name,
@@ -150,7 +127,7 @@ TcpGroup connect_tcp_group(Store& store, const std::string& name, int rank, int 
   TcpGroup group;
   group.rank = rank;
   group.generation = terms.generation;
-  group.all_reduce = static_cast<Algorithm>(terms.all_reduce);
+  group.all_reduce = terms.all_reduce;
   group.segment_bytes = terms.segment_bytes;
   group.sockets.resize(static_cast<std::size_t>(world_size));
   group.addresses.resize(static_cast<std::size_t>(world_size));
@@ -160,16 +137,18 @@ TcpGroup connect_tcp_group(Store& store, const std::string& name, int rank, int 
   Guests guests(std::move(listeners), secret);
   std::vector<Whereabouts> all;
   // Strangers are sent away from the first moment; else they would fill the queue in which a peer has to wait.
-  for (const auto& text : meet(store, fmt::format("tcp/{}/address", name), name, rank, world_size, encode(listening),
-                               deadline, [&] { meeting.let_in_one(guests, Nanoseconds(0)); })) {
-    all.push_back(decode(text));
+  const Whereabouts own{this_host(), ::getpid(), listening};
+  for (const auto& text : meet(store, fmt::format("tcp/{}/address", name), name, rank, world_size, own.text(), deadline,
+                               [&] { meeting.let_in_one(guests, Nanoseconds(0)); })) {
+    auto whereabouts = Whereabouts::from_text(text);
+    if (!whereabouts) throw damaged(name, rank, static_cast<int>(all.size()), "the addresses", text);
+    all.push_back(*std::move(whereabouts));
   }
   for (int peer = 0; peer < world_size; ++peer) {
     group.pids[static_cast<std::size_t>(peer)] = all[static_cast<std::size_t>(peer)].pid;
   }
-  const std::string host = this_host();
   group.ranks_here =
-      static_cast<int>(std::count_if(all.begin(), all.end(), [&](const auto& a) { return a.host == host; }));
+      static_cast<int>(std::count_if(all.begin(), all.end(), [&](const auto& a) { return a.host == own.host; }));
 
   // Rank 0 only lets in, so nobody waits in a circle.
   for (int peer = 0; peer < rank; ++peer) meeting.call(peer, all[static_cast<std::size_t>(peer)]);

@@ -72,6 +72,7 @@ TcpLink::Event TcpLink::pull_call() {
       rider_ = std::span(buffer_).subspan(begin_ + sizeof(FrameHeader), header_.payload_bytes);
       check_payload(crc32c(rider_));
       begin_ += sizeof(FrameHeader) + rider_.size();
+      call_ = header_.call;
       has_header_ = false;
       has_call_ = true;
       return Event::Complete;
@@ -119,6 +120,9 @@ TcpLink::Event TcpLink::pull_segment(std::span<std::byte> to) {
     moved = true;
     if (has_header_ && header_.kind == FrameKind::Leave) return Event::Left;
     if (has_header_ && header_.kind != FrameKind::Segment) corrupt("a call came where data were due");
+    if (has_header_ && std::memcmp(&header_.call.signature, &call_.signature, sizeof(Signature)) != 0) {
+      corrupt("data of another operation came");
+    }
     if (has_header_ && header_.payload_bytes != to.size()) {
       corrupt(fmt::format("{} bytes came where {} were due", header_.payload_bytes, to.size()));
     }

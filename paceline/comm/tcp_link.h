@@ -36,7 +36,7 @@ class TcpLink {
   bool has_call() const { return has_call_; }
   /// Throws Corrupt, as pull_segment() does.
   Event pull_call();
-  const Call& call() const { return header_.call; }
+  const Call& call() const { return call_; }
   std::span<const std::byte> rider() const { return rider_; }
 
   /// Receives a segment of exactly this size. Called with the same memory until it says Complete.
@@ -66,6 +66,7 @@ class TcpLink {
   std::size_t header_sent_ = sizeof(FrameHeader), payload_sent_ = 0;
 
   FrameHeader header_{};
+  Call call_{};  // the last
   bool has_header_ = false, has_call_ = false;
   std::span<const std::byte> rider_;
   std::size_t received_ = 0;  // of a segment's payload

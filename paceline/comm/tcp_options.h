@@ -23,7 +23,7 @@ struct TcpOptions {
   std::optional<Secret> secret = {};
   /// How large all-reduces are carried out: Auto, inside hosts first where one has several ranks (Algorithm::Hosts) and
   /// else Direct, both in rank order, with the same bits as in shared memory; Direct; or Ring, where every rank should
-  /// talk to one other only. Rank 0's counts.
+  /// talk to one other only (types of 16 bits and means of integers go Direct). Rank 0's counts.
   Algorithm all_reduce = Algorithm::Auto;
   /// A segment of every peer should fit the cache. Rank 0's counts.
   std::size_t segment_bytes = std::size_t{128} << 10;

@@ -26,8 +26,8 @@ std::string encode(const Error& error) {
                      static_cast<int>(error.cause()), error.message());
 }
 
-/// What encode() made, as an error of `rank`.
-Error decode(const std::string& text, int rank) {
+/// What encode() made, as an error of `rank`. Another rank wrote it: what it cannot mean is left out.
+Error decode(const std::string& text, int rank, int world_size) {
   int numbers[4] = {};
   const char* at = text.data();
   const char* const end = at + text.size();
@@ -35,8 +35,12 @@ Error decode(const std::string& text, int rank) {
     at = std::from_chars(at, end, number).ptr;
     if (at != end) ++at;
   }
+  const auto known = [&](int number) { return number >= 0 && number < world_size ? number : Error::kNoRank; };
   const Cause cause = numbers[3] == static_cast<int>(Cause::First) ? Cause::First : Cause::Consequence;
-  return Error(static_cast<Fault>(numbers[0]), std::string(at, end), numbers[1], numbers[2], cause).heard_by(rank);
+  const bool numbered = numbers[0] > 100 && numbers[0] < 800;
+  return Error(numbered ? static_cast<Fault>(numbers[0]) : Fault::GaveUp, std::string(at, end), known(numbers[1]),
+               known(numbers[2]), cause)
+      .heard_by(rank);
 }
 
 }  // namespace
@@ -235,12 +239,13 @@ Error TcpTransport::agree_on_first(const Error& cause) const {
   if (cause.fault() == Fault::HostLost) return cause;
   const std::string key = fmt::format("tcp/{}/{:016x}/", name_, group_.generation);
   try {
-    if (store_->add(key + "failures", 1) != 1) return decode(store_->get(key + "first", Deadline(kPatience)), rank());
+    if (store_->add(key + "failures", 1) != 1)
+      return decode(store_->get(key + "first", Deadline(kPatience)), rank(), world_size());
     store_->set(key + "first", encode(cause));
   } catch (const Error& of_the_job) {
     // Somebody told the store why before this rank saw the consequence: of this communicator, or only of the job.
     try {
-      return decode(store_->get(key + "first", Deadline(Nanoseconds(0))), rank());
+      return decode(store_->get(key + "first", Deadline(Nanoseconds(0))), rank(), world_size());
     } catch (const Error&) {
     }
     try {

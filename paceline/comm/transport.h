@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -22,6 +23,9 @@ struct Call {
   std::uint64_t message_bytes;  ///< What the sender has for the receiver of this call, now or after it.
 };
 static_assert(sizeof(Call) == 88 && std::is_trivially_copyable_v<Call>);
+
+/// Of a call of unknown origin: what is wrong with it, as no rank calls so; nothing if it may be a rank's.
+std::optional<std::string> wrong_with(const Call& call);
 
 /// What one rank has for another one, and whether it rides with the call.
 struct Rider {

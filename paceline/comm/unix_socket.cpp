@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <sys/random.h>
+#include <sys/time.h>
 
 #include <algorithm>
 #include <array>
@@ -52,13 +53,25 @@ UniqueFd UnixListener::accept() const {
   }
 }
 
-UniqueFd call_unix_socket(const std::string& name) {
+// A caller that blocks has its place among those that wait; one that tries again and again has not.
+UniqueFd call_unix_socket(const std::string& name, Deadline deadline) {
   UniqueFd socket = unix_socket(SOCK_SEQPACKET);
   const UnixAddress address(name);
   for (;;) {
+    const auto left = std::clamp<Nanoseconds>(deadline.left(), std::chrono::milliseconds(1), std::chrono::hours(1));
+    const auto left_us = std::chrono::duration_cast<std::chrono::microseconds>(left).count();
+    const timeval patience{left_us / 1'000'000, left_us % 1'000'000};
+    if (::setsockopt(socket.get(), SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience) != 0) {
+      throw system_error("cannot limit the time of a call to a peer", errno);
+    }
     if (::connect(socket.get(), address.get(), address.length()) == 0) return socket;
-    if (errno == ECONNREFUSED) return {};
-    if (errno != EINTR) throw system_error("cannot call a peer's Unix socket", errno);
+    if (errno == ECONNREFUSED || (errno == EAGAIN && deadline.passed())) {
+      const int reason = errno;
+      socket.reset();
+      errno = reason;
+      return socket;
+    }
+    if (errno != EINTR && errno != EAGAIN) throw system_error("cannot call a peer's Unix socket", errno);
   }
 }
 

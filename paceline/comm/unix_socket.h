@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <string>
 
+#include "paceline/base/clock.h"
 #include "paceline/base/unique_fd.h"
 
 namespace paceline {
@@ -45,8 +46,8 @@ class UnixListener {
   UniqueFd socket_;
 };
 
-/// Calls the SOCK_SEQPACKET listener of this name; nothing where there is none. Throws System if the call cannot be
-/// made for another reason.
-UniqueFd call_unix_socket(const std::string& name);
+/// Calls the SOCK_SEQPACKET listener of this name. Nothing where there is none (errno is ECONNREFUSED), or its queue
+/// stays full until the deadline (EAGAIN). Throws System if the call cannot be made for another reason.
+UniqueFd call_unix_socket(const std::string& name, Deadline deadline);
 
 }  // namespace paceline

@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <iterator>
+#include <limits>
 #include <numeric>
+#include <utility>
 
 #include "paceline/base/bytes.h"
 #include "paceline/base/hash.h"
@@ -97,6 +99,13 @@ std::span<const StepPrologue> Reducer::meet() {
   if (!prologues_.empty()) return prologues_;
   const ScopedPhase phase(comm_.timeline(), Phase::Communication);
   const auto all = prologue_.wait();
+  for (int peer = 0; peer < comm_.world_size(); ++peer) {
+    const StepPrologue& said = all[peer];
+    if (!(said.weight >= 0 && said.weight <= std::numeric_limits<double>::max())) {
+      fail_for_header(peer, fmt::format("a weight of {}", said.weight));
+    }
+    if ((said.flags & ~StepPrologue::kFlags) != 0) fail_for_header(peer, fmt::format("flags {:#x}", said.flags));
+  }
   for (int peer = 1; peer < comm_.world_size(); ++peer) {
     if (all[peer].step == all[0].step && all[peer].signature == all[0].signature) continue;
     comm_.fail(
@@ -108,6 +117,15 @@ std::span<const StepPrologue> Reducer::meet() {
   }
   prologues_ = all;
   return prologues_;
+}
+
+// What no rank says, of a header that came with the right checksums.
+void Reducer::fail_for_header(int peer, const std::string& what) const {
+  comm_.fail({ErrorCode::Corrupt,
+              fmt::format("rank {} says of step {} what none of this build says: {}. Nothing of the step is used; do "
+                          "all ranks run the same program?",
+                          peer, round_, what),
+              comm_.rank(), peer});
 }
 
 void Reducer::dismiss() { in_round_ = false; }
@@ -244,6 +262,13 @@ void Reducer::settle_oldest() {
 
 void Reducer::check_epilogue() {
   const auto all = epilogues_ = epilogue_.wait();
+  for (int peer = 0; peer < comm_.world_size(); ++peer) {
+    const StepEpilogue& said = all[peer];
+    for (const std::uint64_t number : {said.absent, said.bad_parameter}) {
+      if (number <= parameters_.size()) continue;
+      fail_for_header(peer, fmt::format("parameter {} of {}", number, parameters_.size()));
+    }
+  }
   took_part_.clear();
   if (std::any_of(all.begin(), all.end(), [](const StepEpilogue& e) { return e.absent != 0; })) {
     exchange_participation();
@@ -282,6 +307,11 @@ bool Reducer::rebuild() {
   std::vector<std::int64_t> order(arrival_order_.begin(), arrival_order_.end());
   comm_.broadcast<std::int64_t>(order, 0);
   std::vector<std::size_t> new_order(order.begin(), order.end());
+  std::vector<char> named(parameters_.size());
+  for (const std::size_t parameter : new_order) {
+    if (parameter < named.size() && std::exchange(named[parameter], 1) == 0) continue;
+    fail_for_header(0, fmt::format("an order with parameter {} of {}", parameter, parameters_.size()));
+  }
   const BucketPlan new_plan = plan_buckets(parameters_, new_order, options_.bucket_bytes);
   if (new_plan.hash() == plan_.hash()) return false;
   const BucketPlan old_plan = std::move(plan_);

@@ -125,6 +125,7 @@ class Reducer {
   void launch_ready_buckets();
   void launch(std::size_t bucket, std::size_t up_to);
   void require_not_launched(std::size_t parameter) const;
+  [[noreturn]] void fail_for_header(int peer, const std::string& what) const;
   void check_epilogue();
   void exchange_participation();
   void settle_oldest();

@@ -13,6 +13,7 @@ struct StepPrologue {
   static constexpr std::uint32_t kEnded = 1;  // this rank has no more data: it only takes part
   static constexpr std::uint32_t kStop = 2;   // this rank asks all to stop after this step
   static constexpr std::uint32_t kLoss = 4;   // the losses of all ranks are exchanged after this round
+  static constexpr std::uint32_t kFlags = kEnded | kStop | kLoss;
 
   std::uint64_t step;       // of this model; ranks must agree
   std::uint64_t signature;  // of the bucket plan; ranks must agree

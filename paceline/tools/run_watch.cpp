@@ -77,7 +77,8 @@ JobWatch::News JobWatch::look(Nanoseconds at) {
     longest = std::max(longest, slot.waited);
   }
   const bool stuck = options_.stuck > Nanoseconds(0) && longest >= options_.stuck;
-  if (stuck && !told_) news.stuck = stuck_text(views, at, longest);
+  const bool all = board_.header().world_size == board_.slots();
+  if (stuck && !told_) news.stuck = stuck_text(views, at, longest, all);
   news.waited = longest;
   if (board_.header().world_size == board_.slots()) {
     const Nanoseconds least = options_.stuck > Nanoseconds(0) ? std::min(options_.stuck, kStandstill) : kStandstill;
@@ -140,8 +141,15 @@ std::string root_suspect(const std::vector<RankView>& views, Nanoseconds at, boo
     const OperationView* const in = view.ended ? nullptr : view.waiting();
     if (in == nullptr || in->communicator != communicator || in->number != number) elsewhere.push_back(&view);
   }
-  const std::string others = fmt::format("{} wait{} in #{}{}", join_ranks(ranks), ranks.size() == 1 ? "s" : "", number,
-                                         communicator == "world" ? "" : fmt::format(" of '{}'", communicator));
+  const char* const wait = ranks.size() == 1 ? "waits" : "wait";
+  const bool joining = number == 0;
+  const std::string others = joining
+                                 ? fmt::format("{} {} to join '{}'", join_ranks(ranks), wait, communicator)
+                                 : fmt::format("{} {} in #{}{}", join_ranks(ranks), wait, number,
+                                               communicator == "world" ? "" : fmt::format(" of '{}'", communicator));
+  if (elsewhere.empty() && all && joining) {
+    return fmt::format("none: {}, but do not find each other; has an earlier communicator had this name?", others);
+  }
   if (elsewhere.empty() && all) return fmt::format("none: {}; what some have sent does not reach the others", others);
   if (elsewhere.empty()) {
     return fmt::format("none on this host: {}; ranks of other hosts, or the network between, are late", others);
