@@ -109,7 +109,7 @@ void JobOutput::take(std::size_t stream, std::string_view piece, PieceEnd end) {
   sink_of(stream).take(static_cast<int>(stream), streams_[stream].tag, piece, end);
   if (stream % 2 == 0 || end == PieceEnd::Return) return;
   std::deque<std::string>& last = streams_[stream].last_lines;
-  last.emplace_back(piece.substr(0, kLastLineBytes));
+  last.emplace_back(piece.substr(0, kLastLineBytes)).append(piece.size() > kLastLineBytes ? "..." : "");
   if (last.size() > kLastLines) last.pop_front();
 }
 
