@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "paceline/comm/comm.h"
 #include "paceline/comm/store.h"
 #include "tests/launched_job.h"
 
@@ -80,6 +81,18 @@ TEST(LauncherFailure, ARankThatLeavesBeforeJoiningFailsTheJob) {
   EXPECT_NE(job.err().find("[E205 PEER_LOST]"), std::string::npos) << job.err();
   EXPECT_NE(job.err().find("exited with code 0 before it joined"), std::string::npos) << job.err();
   EXPECT_NE(job.out().find("heard: rank 1 exited with code 0 before it joined"), std::string::npos) << job.out();
+}
+
+TEST(LauncherFailure, WhatAKilledWorkerPrintedIsNotLost) {
+  Job job(run_worker(1, "PrintsAndIsKilled"));
+  EXPECT_EQ(job.wait(), 128 + SIGKILL);
+  EXPECT_TRUE(contains(job.out(), "[rank 0] the last line\n")) << job.out();
+}
+
+TEST(LauncherFailure, ALongLineOfStderrSaysThatItWasCut) {
+  Job job(run_sh(1, "head -c 500 /dev/zero | tr '\\0' x >&2; echo >&2; exit 3"));
+  EXPECT_EQ(job.wait(), 3);
+  EXPECT_TRUE(contains(job.err(), "    " + std::string(400, 'x') + "...\n")) << job.err();
 }
 
 // ---- Signals, and no process left behind.
@@ -289,6 +302,14 @@ TEST(Worker, DISABLED_ReportsAPeerThenThePeerFails) {
   // Gone, not a zombie: the launcher has seen it end.
   const bool gone = static_cast<bool>(eventually([&] { return ::kill(pid, 0) != 0; }));
   end(gone ? 7 : 1);
+}
+
+TEST(Worker, DISABLED_PrintsAndIsKilled) {
+  // As new as a program's, which this one has printed to.
+  ASSERT_NE(std::freopen("/proc/self/fd/1", "w", stdout), nullptr);
+  const Comm comm = Comm::from_env();
+  std::printf("the last line\n");
+  ::raise(SIGKILL);
 }
 
 void wait_for_rank_one(Rank& self) {
