@@ -100,6 +100,38 @@ TEST(HostsFailure, CtrlCOnAnyLauncherEndsAll) {
   }
 }
 
+TEST(HostsFailure, AUserSignalToAnyLauncherReachesAllWorkersOnce) {
+  const auto warned = [](TwoNodes& job, std::size_t times) {
+    return eventually([&] {
+      job.zero.read_some();
+      job.one.read_some();
+      return count(job.zero.out(), "warned") >= times && count(job.one.out(), "warned") >= times;
+    });
+  };
+  for (const auto& [to_zero, to_one] : {std::pair{true, false}, {false, true}, {true, true}}) {
+    TwoNodes job("trap 'echo warned' USR1; trap 'exit 0' USR2; while :; do sleep 0.02; done");
+    if (to_zero) job.zero.signal(SIGUSR1);
+    if (to_one) job.one.signal(SIGUSR1);
+    EXPECT_TRUE(warned(job, 2)) << job.zero.err() << job.one.err();
+    (to_zero ? job.zero : job.one).signal(SIGUSR2);
+    EXPECT_EQ(job.zero.wait(), 0) << job.zero.err();
+    EXPECT_EQ(job.one.wait(), 0) << job.one.err();
+    EXPECT_EQ(count(job.zero.out(), "warned"), 2u) << job.zero.out();
+    EXPECT_EQ(count(job.one.out(), "warned"), 2u) << job.one.out();
+    expect_nothing_left({&job.zero, &job.one});
+  }
+}
+
+TEST(HostsFailure, WhoWasKilledAfterCtrlCIsSaidOfAllHosts) {
+  TwoNodes job("trap '' INT; if [ $RANK = 2 ]; then trap 'exit 0' TERM; fi; while :; do sleep 0.02; done",
+               {"--grace", "0.1"});
+  job.one.signal(SIGINT);
+  EXPECT_EQ(job.zero.wait(), 130) << job.zero.err();
+  EXPECT_EQ(job.one.wait(), 130) << job.one.err();
+  EXPECT_TRUE(contains(job.zero.err(), "  ranks 0-1, 3 had not ended within 0.1 s and were killed; --grace SECONDS"))
+      << job.zero.err();
+}
+
 TEST(HostsFailure, CtrlCWhileNodesAreWaitedFor) {
   Job zero(run_sh(1, "true", node_zero(3)));
   Job one(run_sh(1, "true", node(1, 3, rendezvous_of(zero))));

@@ -148,6 +148,25 @@ TEST(Messages, AWorkersEndComesBack) {
   EXPECT_THROW(end_from({{"kind", "end"}}), nlohmann::json::exception);
 }
 
+TEST(Messages, OnlySignalsThatAreForWorkersArePassedOn) {
+  const UserSignal back = signal_from(to_json(UserSignal{.number = SIGUSR2, .node = 3}));
+  EXPECT_EQ(back.number, SIGUSR2);
+  EXPECT_EQ(back.node, 3);
+  EXPECT_THROW(signal_from({{"kind", "signal"}, {"signal", "SIGKILL"}, {"node", 1}}), Error);
+  EXPECT_THROW(signal_from({{"kind", "signal"}, {"signal", 9}, {"node", 1}}), nlohmann::json::exception);
+  EXPECT_THROW(signal_from({{"kind", "signal"}, {"signal", "SIGUSR1"}}), nlohmann::json::exception);
+}
+
+TEST(UserSignalsTest, OneThatComesToAllLaunchersAtOnceIsOne) {
+  UserSignals signals;
+  EXPECT_TRUE(signals.is_new({.number = SIGUSR1, .node = 1}, 10s));
+  EXPECT_FALSE(signals.is_new({.number = SIGUSR1, .node = 0}, 10s + 20ms));
+  EXPECT_FALSE(signals.is_new({.number = SIGUSR1, .node = 2}, 10s + 999ms));
+  EXPECT_TRUE(signals.is_new({.number = SIGUSR1, .node = 1}, 10s + 30ms)) << "the same launcher got another one";
+  EXPECT_TRUE(signals.is_new({.number = SIGUSR2, .node = 2}, 10s + 40ms)) << "another signal";
+  EXPECT_TRUE(signals.is_new({.number = SIGUSR1, .node = 2}, 12s)) << "later";
+}
+
 Hello hello(int node) {
   return {.version = "1",
           .build = "b",

@@ -8,10 +8,14 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <fstream>
 #include <memory>
+#include <regex>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "paceline/comm/comm.h"
 #include "paceline/comm/store.h"
 #include "tests/launched_job.h"
 
@@ -79,16 +83,32 @@ TEST(LauncherFailure, ARankThatLeavesBeforeJoiningFailsTheJob) {
   EXPECT_NE(job.out().find("heard: rank 1 exited with code 0 before it joined"), std::string::npos) << job.out();
 }
 
+TEST(LauncherFailure, WhatAKilledWorkerPrintedIsNotLost) {
+  Job job(run_worker(1, "PrintsAndIsKilled"));
+  EXPECT_EQ(job.wait(), 128 + SIGKILL);
+  EXPECT_TRUE(contains(job.out(), "[rank 0] the last line\n")) << job.out();
+}
+
+TEST(LauncherFailure, ALongLineOfStderrSaysThatItWasCut) {
+  Job job(run_sh(1, "head -c 500 /dev/zero | tr '\\0' x >&2; echo >&2; exit 3"));
+  EXPECT_EQ(job.wait(), 3);
+  EXPECT_TRUE(contains(job.err(), "    " + std::string(400, 'x') + "...\n")) << job.err();
+}
+
 // ---- Signals, and no process left behind.
+
+AssertionResult says_twice(Job& job, const std::string& text) {
+  return eventually([&] {
+    job.read_some();
+    return count(job.out(), text) == 2;
+  });
+}
 
 TEST(LauncherSignals, CtrlCReachesEachWorkerOnce) {
   // A second SIGINT would run the trap again. It ends what sh waits for, or is about to wait for.
   Job job(run_sh(2, "trap 'echo interrupted; kill $!' INT; sleep 1000 & echo ready; wait; echo leaving; exit 0",
                  {"--grace", "60"}));
-  ASSERT_TRUE(eventually([&] {
-    job.read_some();
-    return count(job.out(), "ready") == 2;
-  }));
+  ASSERT_TRUE(says_twice(job, "ready"));
   job.signal(SIGINT);
   EXPECT_EQ(job.wait(), 130);
   EXPECT_EQ(count(job.out(), "interrupted"), 2u) << job.out();
@@ -98,15 +118,9 @@ TEST(LauncherSignals, CtrlCReachesEachWorkerOnce) {
 
 TEST(LauncherSignals, ASecondCtrlCKillsAtOnce) {
   Job job(run_sh(2, "trap 'echo deaf' INT; echo ready; while :; do sleep 0.05; done", {"--grace", "600"}));
-  ASSERT_TRUE(eventually([&] {
-    job.read_some();
-    return count(job.out(), "ready") == 2;
-  }));
+  ASSERT_TRUE(says_twice(job, "ready"));
   job.signal(SIGINT);
-  ASSERT_TRUE(eventually([&] {
-    job.read_some();
-    return count(job.out(), "deaf") == 2;
-  }));
+  ASSERT_TRUE(says_twice(job, "deaf"));
   job.signal(SIGINT);
   EXPECT_EQ(job.wait(), 130);
   EXPECT_TRUE(job.leaves_nothing());
@@ -125,6 +139,67 @@ TEST(LauncherSignals, AWorkerDeafToCtrlCGetsSigtermAfterTheGrace) {
   ASSERT_TRUE(job.says("ready"));
   job.signal(SIGINT);
   EXPECT_EQ(job.wait(), 130);
+  EXPECT_TRUE(contains(job.err(),
+                       "paceline: ended by signal 2 (Ctrl-C)\n  rank 0 had not ended within 0.1 s and was killed; "
+                       "--grace SECONDS gives more time\n"))
+      << job.err();
+}
+
+// How long it is by default shows without waiting for it: what is said while the workers are waited for.
+TEST(LauncherSignals, AfterCtrlCOrSigtermWorkersGetHalfAMinuteToSave) {
+  for (const int signal : {SIGINT, SIGTERM}) {
+    Job job(run_sh(2, "trap 'echo saving' INT TERM; echo ready; while :; do sleep 0.02; done"));
+    ASSERT_TRUE(says_twice(job, "ready"));
+    job.signal(signal);
+    ASSERT_TRUE(says_twice(job, "saving"));
+    const std::regex waited_for(fmt::format(
+        "paceline: ranks 0-1 have not ended yet, and have 2\\d s more \\(--grace\\); a second {} kills them\n",
+        signal == SIGINT ? "Ctrl-C" : "signal"));
+    ASSERT_TRUE(eventually([&] {
+      job.read_some();
+      return std::regex_search(job.err(), waited_for);
+    })) << job.err();
+    job.signal(SIGINT);
+    EXPECT_EQ(job.wait(), 128 + signal);
+    EXPECT_TRUE(contains(job.err(), "  ranks 0-1 had not ended and were killed when a second signal came\n"))
+        << job.err();
+    EXPECT_TRUE(job.leaves_nothing());
+  }
+}
+
+TEST(LauncherSignals, NobodyIsSaidToBeKilledWhereAllEndByThemselves) {
+  Job job(run_sh(2, "trap 'exit 0' TERM; echo ready; while :; do sleep 0.02; done"));
+  ASSERT_TRUE(says_twice(job, "ready"));
+  job.signal(SIGTERM);
+  EXPECT_EQ(job.wait(), 143);
+  EXPECT_TRUE(job.err().ends_with("paceline: ended by signal 15 (SIGTERM)\n")) << job.err();
+}
+
+TEST(LauncherSignals, UserSignalsGoToTheWorkersAndTheJobGoesOn) {
+  for (const auto& [signal, name] : {std::pair{SIGUSR1, "USR1"}, {SIGUSR2, "USR2"}}) {
+    const TemporaryFolder folder;
+    const std::string go = (folder.path / "go").string();
+    Job job(
+        run_sh(2, fmt::format("trap 'echo warned' {}; echo ready; until [ -e {} ]; do sleep 0.02; done", name, go)));
+    ASSERT_TRUE(says_twice(job, "ready"));
+    job.signal(signal);
+    EXPECT_TRUE(says_twice(job, "warned"));
+    std::ofstream(go) << "";
+    EXPECT_EQ(job.wait(), 0) << job.err();
+    EXPECT_EQ(count(job.out(), "warned"), 2u) << job.out();
+    EXPECT_TRUE(contains(job.err(), fmt::format("paceline: SIG{} goes to all workers\n", name))) << job.err();
+  }
+}
+
+TEST(LauncherSignals, AWorkerThatDoesNotHandleAUserSignalIsToldFromADefect) {
+  Job job(run_sh(1, "echo ready; exec sleep 1000"));
+  ASSERT_TRUE(job.says("ready"));
+  job.signal(SIGUSR1);
+  EXPECT_EQ(job.wait(), 128 + SIGUSR1);
+  EXPECT_TRUE(contains(job.err(),
+                       "hint: a signal that came to the launcher goes to all workers, and ends a program that "
+                       "does not handle it"))
+      << job.err();
 }
 
 /// Workers whose children are in the background, in another session, and orphaned.
@@ -280,6 +355,14 @@ TEST(Worker, DISABLED_ReportsAPeerThenThePeerFails) {
   // Gone, not a zombie: the launcher has seen it end.
   const bool gone = static_cast<bool>(eventually([&] { return ::kill(pid, 0) != 0; }));
   end(gone ? 7 : 1);
+}
+
+TEST(Worker, DISABLED_PrintsAndIsKilled) {
+  // As new as a program's, which this one has printed to.
+  ASSERT_NE(std::freopen("/proc/self/fd/1", "w", stdout), nullptr);
+  const Comm comm = Comm::from_env();
+  std::printf("the last line\n");
+  ::raise(SIGKILL);
 }
 
 void wait_for_rank_one(Rank& self) {

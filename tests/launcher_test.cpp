@@ -67,6 +67,17 @@ TEST(Launcher, WorkersKeepFreedMemoryUnlessToldOtherwise) {
   EXPECT_EQ(returned.out(), "[rank 0] unset unset\n");
 }
 
+TEST(Launcher, PythonDoesNotKeepAWorkersOutputUnlessTheUserSaysSo) {
+  const auto said = [](const std::vector<std::string>& options, const paceline::Setup& setup) {
+    Job job(run_sh(1, "echo \"<${PYTHONUNBUFFERED-unset}>\"", options), setup);
+    EXPECT_EQ(job.wait(), 0);
+    return job.out();
+  };
+  EXPECT_EQ(said({}, {}), "[rank 0] <1>\n");
+  EXPECT_EQ(said({}, {.environment = {{"PYTHONUNBUFFERED", ""}}}), "[rank 0] <>\n");
+  EXPECT_EQ(said({"--env", "PYTHONUNBUFFERED="}, {}), "[rank 0] <>\n");
+}
+
 TEST(Launcher, OptionsGoBeforeTheEnvironment) {
   Job job(run_sh(1, "echo $OMP_NUM_THREADS $OPENBLAS_NUM_THREADS $PACELINE_RUN_DIR",
                  {"--threads-per-worker", "3", "--run-dir", "/some/where"}),
@@ -195,9 +206,16 @@ TEST(LauncherOutput, LongLinesOfManyWorkersLoseNothingAndKeepTheirTags) {
   for (const std::string& line : lines_of(job.out())) {
     ASSERT_EQ(line.substr(0, 6), "[rank ");
     const char rank = line.at(6);
-    const std::string text = line.substr(9);
+    std::string text = line.substr(9);
+    // What is not whole says so, on both sides of the cut.
+    const std::string goes_on = "[goes on] ", cut = " [cut: it goes on below]";
+    EXPECT_EQ(text.starts_with(goes_on), bytes[rank] > 0) << text.substr(0, 30);
+    if (text.starts_with(goes_on)) text.erase(0, goes_on.size());
+    const bool is_cut = text.ends_with(cut);
+    if (is_cut) text.resize(text.size() - cut.size());
     ASSERT_EQ(text.find_first_not_of(rank), std::string::npos);
     bytes[rank] += text.size();
+    EXPECT_EQ(is_cut, bytes[rank] < kLength);
   }
   EXPECT_EQ(bytes, (std::map<char, std::size_t>{{'0', kLength}, {'1', kLength}, {'2', kLength}}));
 }

@@ -64,9 +64,13 @@ TEST_P(Silence, AKilledRankIsNamedWithItsSignalOnAllRanks) {
 }
 
 TEST_P(Silence, ARankThatComputesAloneIsNoFailure) {
-  Job job(run_worker(3, "RankZeroComputesAlone", {"--silence", "1", "--stuck", "1", "--transport", GetParam()}));
+  const TemporaryFolder folder;
+  const std::string gate = (folder.path / "gate").string();
+  Job job(run_worker(3, "RankZeroComputesAlone",
+                     {"--silence", "1", "--stuck", "1", "--transport", GetParam(), "--env", "TEST_GATE=" + gate}));
   ASSERT_TRUE(job.says("root suspect: rank 0 is at #1, user code after barrier #1, last seen "));
   EXPECT_TRUE(contains(job.err(), "while ranks 1-2 wait in #2\n")) << job.err();
+  std::ofstream(gate) << "open";
   EXPECT_EQ(job.wait(), 0) << job.err();
   EXPECT_EQ(count(job.err(), "STUCK"), 1u) << job.err();
 }
@@ -124,8 +128,12 @@ TEST(Hang, ATimeoutIsFollowedByTheLastOperationsOfAllRanks) {
 
 // ---- What workers do. Disabled, so that they run only as workers.
 
-void compute_for(Nanoseconds duration) {
-  for (const Deadline end(duration); !end.passed();) continue;
+/// For longer than a silence may last, and until the test has read what it waits for.
+void compute_until_the_gate_opens() {
+  const Deadline silence(1200ms), patience(kPatience);
+  while (!silence.passed() || !fs::exists(std::getenv("TEST_GATE"))) {
+    if (patience.passed()) throw std::runtime_error("nobody opened the gate");
+  }
 }
 
 TEST(Worker, DISABLED_ReducesForever) {
@@ -138,7 +146,7 @@ TEST(Worker, DISABLED_ReducesForever) {
 TEST(Worker, DISABLED_RankZeroComputesAlone) {
   as_worker([](const Comm& comm) {
     comm.barrier();
-    if (comm.rank() == 0) compute_for(2s);
+    if (comm.rank() == 0) compute_until_the_gate_opens();
     comm.barrier();
   });
 }

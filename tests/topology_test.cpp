@@ -31,6 +31,42 @@ CpuAllowance allowed(const std::vector<int>& cpus) {
   return allowance;
 }
 
+/// What a cgroup's files allow.
+int quota_with(const std::map<std::string, std::string>& files) {
+  const TemporaryFolder folder;
+  for (const auto& [name, text] : files) {
+    std::filesystem::create_directories((folder.path / name).parent_path());
+    folder.file(name, text, 0644);
+  }
+  return cpu_allowance(folder.path).quota;
+}
+
+TEST(CpuQuota, IsThatOfOnesOwnCgroupAndOfThoseAboveIt) {
+  const std::string self = "proc/self/cgroup", v2 = "sys/fs/cgroup/", v1 = "sys/fs/cgroup/cpu/";
+  EXPECT_EQ(quota_with({}), CpuAllowance::kMaxCpus);
+  EXPECT_EQ(quota_with({{self, "0::/\n"}, {v2 + "cpu.max", "150000 100000\n"}}), 2) << "a container's root";
+  EXPECT_EQ(quota_with({{self, "0::/a/b\n"}, {v2 + "a/b/cpu.max", "300000 100000\n"}}), 3) << "its own";
+  EXPECT_EQ(
+      quota_with({{self, "0::/a/b\n"}, {v2 + "a/cpu.max", "100000 100000\n"}, {v2 + "a/b/cpu.max", "max 100000\n"}}), 1)
+      << "of the one above";
+  EXPECT_EQ(quota_with({{self, "0::/a\n"}, {v2 + "a/cpu.max", "max 100000\n"}}), CpuAllowance::kMaxCpus);
+  EXPECT_EQ(quota_with({{self, "0::/a\n"}, {v2 + "b/cpu.max", "100000 100000\n"}}), CpuAllowance::kMaxCpus)
+      << "another's";
+  EXPECT_EQ(quota_with({{self, "4:cpu,cpuacct:/job\n0::/\n"},
+                        {v1 + "job/cpu.cfs_quota_us", "250000\n"},
+                        {v1 + "job/cpu.cfs_period_us", "100000\n"}}),
+            3);
+  EXPECT_EQ(quota_with({{self, "4:cpu:/of/the/host\n"},
+                        {v1 + "cpu.cfs_quota_us", "200000\n"},
+                        {v1 + "cpu.cfs_period_us", "100000\n"}}),
+            2)
+      << "inside a container";
+  EXPECT_EQ(
+      quota_with({{self, "4:cpu:/\n"}, {v1 + "cpu.cfs_quota_us", "-1\n"}, {v1 + "cpu.cfs_period_us", "100000\n"}}),
+      CpuAllowance::kMaxCpus);
+  EXPECT_EQ(quota_with({{self, "nonsense\n0:\n"}, {v2 + "cpu.max", "junk\n"}}), CpuAllowance::kMaxCpus);
+}
+
 TEST(Topology, OneNodeIsNoChoice) {
   const FakeSysfs host({{"online", "0\n"}, {"node0/cpulist", "0-1\n"}});
   ASSERT_EQ(host.nodes().size(), 1u);

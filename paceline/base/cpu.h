@@ -3,6 +3,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <filesystem>
 #include <span>
 
 namespace paceline {
@@ -15,8 +16,8 @@ struct CpuAllowance {
   std::int32_t quota = 0;  ///< Whole processors, rounded up.
 };
 
-/// Of this process.
-CpuAllowance cpu_allowance();
+/// Of this process. `root` is where its /proc and /sys/fs/cgroup are.
+CpuAllowance cpu_allowance(const std::filesystem::path& root = "/");
 
 /// Processors that processes of one host can use at once, between them; at least 1.
 int usable_cpus(std::span<const CpuAllowance> of);

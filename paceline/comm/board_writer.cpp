@@ -30,7 +30,8 @@ BoardWriter::BoardWriter(std::shared_ptr<Board> board, int slot)
     : board_(std::move(board)), slot_(board_->slot(slot)), last_(0) {
   // Goes on behind what an earlier communicator of this process has left.
   for (const BoardOperation& operation : slot_.operations) last_ = std::max(last_.load(), operation.sequence.load());
-  if (slot_.pid.exchange(pid_) != pid_) {
+  const std::int64_t pid = ::getpid();
+  if (slot_.pid.exchange(pid) != pid) {
     // Of a process that a script has started before this one. What it left behind waits for nobody.
     slot_.users = 0;
     slot_.exited = 0;
@@ -78,7 +79,7 @@ BoardName BoardWriter::join(std::string_view name, int members) {
 }
 
 void BoardWriter::leave(const BoardName& communicator) {
-  if (::getpid() != pid_ || communicator.place >= BoardSlot::kCommunicators) return;
+  if (!origin_.here() || communicator.place >= BoardSlot::kCommunicators) return;
   slot_.communicators[communicator.place].name = 0;
 }
 

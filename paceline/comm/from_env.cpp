@@ -6,8 +6,11 @@
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
+#include <cstdio>
 #include <cstdlib>
+#include <fstream>
 #include <initializer_list>
+#include <iterator>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -16,7 +19,9 @@
 
 #include "paceline/comm/comm_state.h"
 #include "paceline/comm/hosts_engine.h"
+#include "paceline/comm/other_launcher.h"
 #include "paceline/comm/shm_engine.h"
+#include "paceline/comm/standard_output.h"
 #include "paceline/comm/tcp_engine.h"
 
 namespace paceline {
@@ -105,6 +110,22 @@ Comm::State::MakeEngine between_hosts(const std::shared_ptr<Store>& store, const
   };
 }
 
+/// Of this process, to type again: its words, where a shell takes them as they are, else the program's name.
+std::string command_line() {
+  std::ifstream file("/proc/self/cmdline", std::ios::binary);
+  const std::string words{std::istreambuf_iterator<char>(file), {}};
+  constexpr const char* kPlain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+=./,:@%";
+  std::string line;
+  for (std::size_t at = 0; at < words.size();) {
+    const std::string word = words.substr(at, words.find('\0', at) - at);
+    at += word.size() + 1;
+    const bool plain = !word.empty() && word.find_first_not_of(kPlain) == std::string::npos;
+    if (!plain || line.size() + word.size() > 200) return fmt::format("{} ...", program_invocation_name);
+    line += (line.empty() ? "" : " ") + word;
+  }
+  return line.empty() ? program_invocation_name : line;
+}
+
 /// This worker's slot of the launcher's board, if there is one. A process has one, however often it joins.
 std::shared_ptr<BoardWriter> open_board() {
   static std::mutex mutex;
@@ -162,12 +183,17 @@ Comm Comm::over_hosts(const std::shared_ptr<Store>& store, const std::string& na
 }
 
 Comm Comm::from_env() {
+  if (!variable("PACELINE_STORE") && variable("WORLD_SIZE").value_or("") != "1") {
+    if (const auto other = find_other_launcher(variable)) {
+      throw Error(ErrorCode::InvalidArgument, refusal_of(*other, command_line()));
+    }
+  }
   if (!variable("WORLD_SIZE")) return solo();
   const int world_size = whole_number("WORLD_SIZE", 1);
+  if (world_size == 1 && !variable("PACELINE_STORE")) return solo();
   const int rank = whole_number("RANK", 0);
   const auto address = variable("PACELINE_STORE");
   if (!address) {
-    if (world_size == 1) return solo();
     throw Error(
         ErrorCode::InvalidArgument,
         fmt::format("WORLD_SIZE is {}, but PACELINE_STORE is not set: start the program with 'paceline run -n {} "
@@ -178,6 +204,7 @@ Comm Comm::from_env() {
   if (variable("PACELINE_TIMEOUT")) options.timeout = std::chrono::seconds(whole_number("PACELINE_TIMEOUT", 1));
   auto store =
       connect_store(*address, Deadline(options.timeout), address->starts_with("tcp:") ? secret() : std::nullopt);
+  keep_no_lines(stdout);
   auto board = open_board();
   if (board) options.board = board->board();
   const std::string transport = one_of("PACELINE_TRANSPORT", {"auto", "shm", "tcp"});

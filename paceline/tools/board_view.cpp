@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 
+#include "paceline/comm/board_writer.h"
 #include "paceline/comm/signature.h"
 #include "paceline/tools/run_process_tree.h"
 
@@ -13,10 +15,42 @@ namespace {
 
 constexpr auto kRelaxed = std::memory_order_relaxed;
 
-std::string text_of(const BoardOperation::Name& words) {
+using Words = decltype(BoardName::words);
+
+/// An operation as it stood on the board, whole.
+struct Snapshot {
+  std::uint64_t sequence, number, count, what;
+  std::int64_t entered, waits_from, completed;
+  Words communicator, label;
+};
+
+Words words_of(const BoardOperation::Name& name) {
+  Words words;
+  for (std::size_t i = 0; i < words.size(); ++i) words[i] = name[i].load(kRelaxed);
+  return words;
+}
+
+/// Nothing while the worker writes it, or where there is none yet. Words are copied before anything is made of them: a
+/// worker at full speed fills all entries again within a microsecond.
+std::optional<Snapshot> snapshot(const BoardOperation& from) {
+  const std::uint64_t sequence = from.sequence.load(std::memory_order_acquire);
+  if (sequence == 0) return std::nullopt;
+  const Snapshot one{.sequence = sequence,
+                     .number = from.number.load(kRelaxed),
+                     .count = from.count.load(kRelaxed),
+                     .what = from.what.load(kRelaxed),
+                     .entered = from.entered.load(kRelaxed),
+                     .waits_from = from.waits_from.load(kRelaxed),
+                     .completed = from.completed.load(kRelaxed),
+                     .communicator = words_of(from.communicator),
+                     .label = words_of(from.label)};
+  std::atomic_thread_fence(std::memory_order_acquire);
+  return from.sequence.load(kRelaxed) == sequence ? std::optional(one) : std::nullopt;
+}
+
+std::string text_of(const Words& words) {
   std::string text;
-  for (const auto& word : words) {
-    const std::uint64_t bytes = word.load(kRelaxed);
+  for (const std::uint64_t bytes : words) {
     for (int i = 0; i < 8; ++i) {
       const char c = static_cast<char>(bytes >> 8 * i & 0xff);
       if (c == '\0') return text;
@@ -29,52 +63,47 @@ std::string text_of(const BoardOperation::Name& words) {
 /// A point in time that can be: later ones are now.
 Nanoseconds time_of(std::int64_t at, Nanoseconds latest) { return std::clamp(Nanoseconds(at), Nanoseconds(0), latest); }
 
-std::string describe_operation(const BoardOperation& from, const std::string& communicator) {
-  const std::uint64_t what = from.what.load(kRelaxed);
-  const auto kind = static_cast<std::uint8_t>(what);
+std::string describe_operation(const Snapshot& from, const std::string& communicator) {
+  const auto kind = static_cast<std::uint8_t>(from.what);
   if (kind == BoardOperation::kJoin) return fmt::format("joining '{}'", communicator);
-  const auto dtype = static_cast<std::uint8_t>(what >> 8), reduce = static_cast<std::uint8_t>(what >> 16);
+  const auto dtype = static_cast<std::uint8_t>(from.what >> 8), reduce = static_cast<std::uint8_t>(from.what >> 16);
   const bool known = kind <= static_cast<std::uint8_t>(Collective::AllToAll) &&
                      dtype <= static_cast<std::uint8_t>(Dtype::UInt8) &&
                      reduce <= static_cast<std::uint8_t>(ReduceOp::Max);
   std::string text;
   if (known) {
     Signature signature{};
-    signature.number = from.number.load(kRelaxed);
-    signature.count = signature.call_count = from.count.load(kRelaxed);
+    signature.number = from.number;
+    signature.count = signature.call_count = from.count;
     signature.kind = static_cast<Collective>(kind);
     signature.dtype = static_cast<Dtype>(dtype);
     signature.reduce = static_cast<ReduceOp>(reduce);
-    signature.root = static_cast<std::int16_t>(what >> 32);
+    signature.root = static_cast<std::int16_t>(from.what >> 32);
     const std::string label = text_of(from.label);
     std::memcpy(signature.label, label.data(), std::min(label.size(), sizeof signature.label - 1));
     text = describe(signature);
   } else {
-    text = fmt::format("operation #{}", from.number.load(kRelaxed));
+    text = fmt::format("operation #{}", from.number);
   }
   return communicator == "world" ? text : fmt::format("{} of '{}'", text, communicator);
 }
 
-/// False while the worker writes it, or where there is none yet.
-bool read_operation(const BoardSlot& slot, const BoardOperation& from, Nanoseconds at, OperationView& to) {
-  const std::uint64_t sequence = from.sequence.load(std::memory_order_acquire);
-  if (sequence == 0) return false;
-  to.sequence = sequence;
-  to.number = from.number.load(kRelaxed);
+OperationView view_of(const BoardSlot& slot, const Snapshot& from, Nanoseconds at) {
+  OperationView to;
+  to.sequence = from.sequence;
+  to.number = from.number;
   to.communicator = text_of(from.communicator);
   to.text = describe_operation(from, to.communicator);
-  const std::uint64_t place = (from.what.load(kRelaxed) >> 24 & 0xff) - 1;
+  const std::uint64_t place = (from.what >> 24 & 0xff) - 1;
   to.communicator_id = place < BoardSlot::kCommunicators ? slot.communicators[place].name.load(kRelaxed) : 0;
-  to.entered = time_of(from.entered.load(kRelaxed), at);
-  const std::int64_t waits_from = from.waits_from.load(kRelaxed), completed = from.completed.load(kRelaxed);
-  to.failed = completed == BoardOperation::kFailed;
-  to.timed = completed > BoardOperation::kDone;
-  to.done = completed != 0 && !to.failed;
-  to.waits = completed == 0 && waits_from != 0;
-  to.waits_from = time_of(waits_from, at);
-  to.completed = time_of(completed, at);
-  std::atomic_thread_fence(std::memory_order_acquire);
-  return from.sequence.load(kRelaxed) == sequence;
+  to.entered = time_of(from.entered, at);
+  to.failed = from.completed == BoardOperation::kFailed;
+  to.timed = from.completed > BoardOperation::kDone;
+  to.done = from.completed != 0 && !to.failed;
+  to.waits = from.completed == 0 && from.waits_from != 0;
+  to.waits_from = time_of(from.waits_from, at);
+  to.completed = time_of(from.completed, at);
+  return to;
 }
 
 std::string age(Nanoseconds since, Nanoseconds at) {
@@ -106,11 +135,9 @@ RankView view_of(const Board& board, int slot, Nanoseconds at) {
   view.beat_age = at - time_of(from.beat_at.load(kRelaxed), at);
   view.step = from.step.load(kRelaxed);
   for (const BoardOperation& operation : from.operations) {
-    OperationView one;
-    // It was written to in between: once more, then without it.
-    if (read_operation(from, operation, at, one) || read_operation(from, operation, at, one)) {
-      view.operations.push_back(std::move(one));
-    }
+    auto one = snapshot(operation);
+    if (!one) one = snapshot(operation);  // it was written to in between: once more, then without it
+    if (one) view.operations.push_back(view_of(from, *one, at));
   }
   for (const BoardCommunicator& one : from.communicators) {
     const std::uint64_t id = one.name.load(kRelaxed);

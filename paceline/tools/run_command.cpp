@@ -51,10 +51,17 @@ constexpr const char* kHelp =
     "are,\n"
     "as `paceline ps` does at any time.\n"
     "The end of the output says which rank failed first and how, and the exit code is that worker's (128 + signal\n"
-    "if a signal killed it). Ctrl-C goes to all workers once; a second one kills them. No process is left behind.\n"
+    "if a signal killed it). No process is left behind.\n"
+    "\n"
+    "Ctrl-C, SIGTERM and SIGHUP go to all workers once. Then they have --grace seconds to save what they want to "
+    "keep;\n"
+    "who has not ended by then gets SIGTERM, 5 s later SIGKILL, and is named. A second signal kills all at once.\n"
+    "SIGUSR1 and SIGUSR2 go to all workers, and the job goes on: what a scheduler warns with before it takes the host\n"
+    "away. A program that does not handle them ends by them.\n"
     "Over several hosts all launchers end together, with the same code.\n"
     "Other exit codes: 64 bad use, 69 a host missing or lost, 70 the launcher itself failed, 74 output not writable,\n"
-    "78 ranks disagreed or wait for each other (MISMATCH), or hosts do not belong together, 126 program not executable, 127 program not "
+    "78 ranks disagreed or wait for each other (MISMATCH), or hosts do not belong together, 126 program not "
+    "executable, 127 program not "
     "found,\n"
     "130 Ctrl-C, 141 the reader of the output went away,\n"
     "143 SIGTERM.\n";
@@ -62,7 +69,7 @@ constexpr const char* kHelp =
 /// What the options were before they were checked.
 struct Arguments {
   std::string workers, threads, timeout, run_dir, transport;
-  std::string grace = "2", silence = "4", stuck = "30";
+  std::string grace, silence = "4", stuck = "30";
   std::vector<std::string> environment;
   NodeArguments nodes;
   bool no_tag = false;
@@ -97,7 +104,7 @@ RunOptions options_of(const CLI::App& command, const Invocation& invocation, con
   options.program = program_of(command, invocation);
   options.tag = !arguments.no_tag;
   options.keep_freed_memory = !arguments.return_memory;
-  options.grace = milliseconds_from_zero("--grace", arguments.grace);
+  if (!arguments.grace.empty()) options.grace = milliseconds_from_zero("--grace", arguments.grace);
   options.watch.silence = checked_silence(arguments.silence);
   options.watch.stuck = milliseconds_from_zero("--stuck", arguments.stuck);
   if (!arguments.timeout.empty()) {
@@ -136,7 +143,10 @@ void add_run_command(CLI::App& app, Invocation& invocation) {
       ->type_name("DIR");
   command->add_option("--timeout", arguments->timeout, "How long a rank waits for another (300): PACELINE_TIMEOUT")
       ->type_name("SECONDS");
-  command->add_option("--grace", arguments->grace, "After a failure: how long the others get to end by themselves (2)")
+  command
+      ->add_option("--grace", arguments->grace,
+                   "How long workers get to end by themselves: after Ctrl-C or SIGTERM (30), and the others after a "
+                   "failure (2)")
       ->type_name("SECONDS");
   command
       ->add_option("--silence", arguments->silence,

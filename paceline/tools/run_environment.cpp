@@ -41,6 +41,8 @@ std::vector<std::string> worker_environment(const RunOptions& options, const Job
       variables.try_emplace(name, "1");
     }
   }
+  // What it holds back would be lost with a worker that is killed.
+  variables.try_emplace("PYTHONUNBUFFERED", "1");
   // By default glibc gives large blocks back to the system and faults them in again in every step.
   if (options.keep_freed_memory) {
     variables.try_emplace("MALLOC_TRIM_THRESHOLD_", std::to_string(std::uint64_t{1} << 40));

@@ -49,6 +49,7 @@ int JobGuard::run() {
   while (remotes_.any_alive() && !orphaned_ && !impatient_ && !patience.passed()) wait_for_events(false);
   end_everything();
   output_.drain_launchers();
+  output_.flush();
   // The reader may take its time; signals and the front's death still count.
   while (!output_.all_written() && !orphaned_ && !impatient_) wait_for_events(false);
   if (exit_code != 0 || output_.write_error() == 0) return exit_code;
@@ -120,6 +121,7 @@ void JobGuard::wait_for_events(bool workers_matter) {
   if (workers_matter && running && workers_) nap = JobWatch::kPeriod;
   if (nodes_) nap = std::min(nap, nodes_->due().value_or(nap));
   if (workers_matter && next_phase_) nap = std::min(nap, next_phase_->left());
+  if (workers_matter && next_notice_) nap = std::min(nap, next_notice_->left());
   // Its end is a child's, but the time that it gets is not polled for.
   if (!workers_matter && remotes_.any_alive() && !waits_for_others_)
     nap = std::min<Nanoseconds>(nap, milliseconds(100));
@@ -133,7 +135,7 @@ void JobGuard::wait_for_events(bool workers_matter) {
   if (polled[0].revents != 0) handle_signals();
   if (polled[2].revents != 0 && phase_ == Phase::Running) {
     ending_.worker_left_too_early();
-    leave();
+    leave(options_.grace_after_failure());
   }
   if (nodes_) hear_others();
   if (polled[4].revents != 0) handle_input();
@@ -145,10 +147,22 @@ void JobGuard::handle_signals() {
   while (::read(signals_.get(), &info, sizeof(info)) == sizeof(info)) {
     const int signal = static_cast<int>(info.ssi_signo);
     if (signal == SIGCHLD) continue;
+    if (UserSignal::is(signal)) {
+      pass_on({.number = signal, .node = options_.nodes ? options_.nodes->rank : 0});
+      continue;
+    }
     const std::string name = signal == SIGINT ? "Ctrl-C" : signal == SIGHUP ? "SIGHUP" : "SIGTERM";
     interrupt(signal, fmt::format("ended by signal {} ({})", signal, name));
   }
   reap();
+}
+
+void JobGuard::pass_on(const UserSignal& signal) {
+  if (!workers_) return output_.print(fmt::format("paceline: {} came before the workers were started", signal.name()));
+  if (!user_signals_.is_new(signal, now())) return;
+  output_.print(fmt::format("paceline: {} goes to all workers", signal.name()));
+  if (nodes_) nodes_->pass_on(signal);
+  workers_->pass_on(signal.number);
 }
 
 void JobGuard::handle_input() {
@@ -161,13 +175,16 @@ void JobGuard::hear_others() {
   nodes_->advance();
   for (const std::string& line : nodes_->take_lines()) output_.print(line);
   for (WorkerEnd& end : nodes_->take_ends()) {
-    if (ending_.worker_ended(std::move(end))) leave();
+    if (ending_.worker_ended(std::move(end))) leave(options_.grace_after_failure());
+  }
+  for (const UserSignal& signal : workers_ ? nodes_->take_signals() : std::vector<UserSignal>()) {
+    if (user_signals_.is_new(signal, now())) workers_->pass_on(signal.number);
   }
   if (nodes_->take_question()) nodes_->answer(workers_ ? workers_->views() : std::vector<RankView>());
   const std::optional<Verdict>& verdict = nodes_->verdict();
   if (!verdict || ending_.has_heard()) return;
   ending_.hear(*verdict);
-  if (verdict->signal == 0) leave();
+  if (verdict->signal == 0) leave(options_.grace_after_failure());
   else if (phase_ == Phase::Running) interrupt(verdict->signal, verdict->text);
 }
 

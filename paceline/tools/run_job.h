@@ -64,6 +64,7 @@ class JobGuard {
   void wait_for_events(bool workers_matter);
   void handle_signals();
   void handle_input();
+  void pass_on(const UserSignal& signal);
   void hear_others();
   void reap();
   void watch();
@@ -73,10 +74,12 @@ class JobGuard {
   void interrupt(int signal, std::string how);
   void process_ended(pid_t pid, int status);
   void fail(const Verdict& verdict);
-  void leave();
+  void leave(std::chrono::milliseconds grace);
   void advance_when_due();
+  void say_who_is_waited_for();
   void stop_workers();
   void end_everything();
+  std::string killed() const;
   std::deque<std::string> last_errors(int rank) const;
   int conclude();
   Verdict judge();
@@ -97,6 +100,8 @@ class JobGuard {
   JobEnding ending_{store_, nodes_.get()};
   Phase phase_ = Phase::Running;
   std::optional<Deadline> next_phase_;
+  std::optional<Deadline> next_notice_;
+  UserSignals user_signals_;
   std::string interrupted_how_;
   int interrupted_by_ = 0;      // the signal that ended the job
   std::vector<RankView> hung_;  // where ranks were when a signal ended their waiting

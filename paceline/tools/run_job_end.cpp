@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "paceline/tools/commands.h"
+#include "paceline/tools/rank_list.h"
 #include "paceline/tools/run_job.h"
 #include "paceline/tools/run_process_tree.h"
 
@@ -17,6 +18,8 @@ namespace {
 constexpr std::chrono::seconds kTermTime{5};
 // A signal that ends a wait of this length is taken for the end of a hang.
 constexpr std::chrono::seconds kHang{5};
+// After a signal: when the user is told who is waited for.
+constexpr std::chrono::seconds kFirstNotice{2};
 
 }  // namespace
 
@@ -33,7 +36,8 @@ void JobGuard::interrupt(int signal, std::string how) {
   ending_.announce({.text = how, .exit_code = 128 + signal, .signal = signal});
   if (workers_ && workers_->wait_in_vain(kHang)) hung_ = workers_->views();
   if (workers_) workers_->pass_on(signal);
-  leave();
+  leave(options_.grace_after_signal());
+  next_notice_ = Deadline(kFirstNotice);
 }
 
 void JobGuard::process_ended(pid_t pid, int status) {
@@ -44,21 +48,22 @@ void JobGuard::process_ended(pid_t pid, int status) {
     end->node = nodes_->placement()->who;
     nodes_->worker_ended(*end);
   }
-  if (ending_.worker_ended(*std::move(end))) leave();
+  if (ending_.worker_ended(*std::move(end))) leave(options_.grace_after_failure());
 }
 
 void JobGuard::fail(const Verdict& verdict) {
   ending_.fail(verdict);
-  leave();
+  leave(options_.grace_after_failure());
 }
 
-void JobGuard::leave() {
+void JobGuard::leave(std::chrono::milliseconds grace) {
   if (phase_ != Phase::Running) return;
   phase_ = Phase::Leaving;
-  next_phase_ = Deadline(options_.grace);
+  next_phase_ = Deadline(grace);
 }
 
 void JobGuard::advance_when_due() {
+  if (next_notice_ && next_notice_->passed()) say_who_is_waited_for();
   if (!next_phase_ || !next_phase_->passed() || phase_ == Phase::Killing) return;
   if (phase_ == Phase::Terminating) {
     phase_ = Phase::Killing;
@@ -67,6 +72,17 @@ void JobGuard::advance_when_due() {
   phase_ = Phase::Terminating;
   next_phase_ = Deadline(kTermTime);
   workers_->stop(SIGTERM);
+}
+
+void JobGuard::say_who_is_waited_for() {
+  next_notice_.reset();
+  if (phase_ != Phase::Leaving || next_phase_->left() < std::chrono::seconds(1)) return;
+  const auto left = std::chrono::ceil<std::chrono::seconds>(next_phase_->left());
+  const std::vector<int> ranks = workers_->ranks_alive();
+  const bool one = ranks.size() == 1;
+  output_.print(fmt::format("paceline: {} {} not ended yet, and {} {} s more (--grace); a second {} kills {}",
+                            join_ranks(ranks), one ? "has" : "have", one ? "has" : "have", left.count(),
+                            interrupted_by_ == SIGINT ? "Ctrl-C" : "signal", one ? "it" : "them"));
 }
 
 // Only the workers: other children carry other hosts' output.
@@ -92,7 +108,9 @@ std::deque<std::string> JobGuard::last_errors(int rank) const {
 int JobGuard::conclude() {
   const std::optional<Verdict> outcome = store_ == nullptr ? nodes_->outcome() : std::nullopt;
   const Verdict verdict = outcome ? *outcome : judge();
-  if (outcome && outcome->exit_code != 0) output_.print("paceline: " + outcome->text);
+  // Where one terminal shows all hosts' output, node 0 says it of all.
+  const bool told_here = !options_.nodes || !options_.nodes->ends_with_input;
+  if (outcome && outcome->exit_code != 0) output_.print("paceline: " + outcome->text + (told_here ? killed() : ""));
   else if (!outcome && !verdict.text.empty()) output_.print(verdict.text);
   if (!hung_.empty()) {
     output_.print("paceline: the last operations of each rank\n" + operations_text(hung_, 4, now()));
@@ -115,9 +133,22 @@ Verdict JobGuard::judge() {
     return {.text = "paceline: " + lost.text, .exit_code = lost.exit_code};
   }
   if (interrupted_by_ != 0) {
-    return {.text = "paceline: " + interrupted_how_, .exit_code = 128 + interrupted_by_, .signal = interrupted_by_};
+    return {.text = "paceline: " + interrupted_how_ + killed(),
+            .exit_code = 128 + interrupted_by_,
+            .signal = interrupted_by_};
   }
   return ending_.verdict([this](int rank) { return last_errors(rank); });
+}
+
+/// Lines on those whom a signal to the launcher did not end.
+std::string JobGuard::killed() const {
+  if (interrupted_by_ == 0) return "";
+  const std::string ranks = killed_ranks(ending_.ends());
+  if (ranks.empty()) return "";
+  const char* const were = ranks.starts_with("ranks") ? "were" : "was";
+  if (impatient_) return fmt::format("\n  {} had not ended and {} killed when a second signal came", ranks, were);
+  return fmt::format("\n  {} had not ended within {} s and {} killed; --grace SECONDS gives more time", ranks,
+                     static_cast<double>(options_.grace_after_signal().count()) / 1000, were);
 }
 
 Verdict JobGuard::lost_output() const {

@@ -93,6 +93,14 @@ bool LocalWorkers::any_alive() const {
   return std::any_of(workers_.begin(), workers_.end(), [](const Worker& worker) { return worker.alive; });
 }
 
+std::vector<int> LocalWorkers::ranks_alive() const {
+  std::vector<int> ranks;
+  for (std::size_t slot = 0; slot < workers_.size(); ++slot) {
+    if (workers_[slot].alive) ranks.push_back(job_.first_rank + static_cast<int>(slot));
+  }
+  return ranks;
+}
+
 void LocalWorkers::pass_on(int signal) {
   // While a worker is not reaped its pid, and so its group, is its own.
   for (const Worker& worker : workers_) {

@@ -36,6 +36,7 @@ class LocalWorkers {
   /// To be told of each process that was reaped: how the worker ended, if it was one.
   std::optional<WorkerEnd> ended(pid_t pid, int status);
   bool any_alive() const;
+  std::vector<int> ranks_alive() const;
   /// A signal from outside of the job, to all that live and what they have started.
   void pass_on(int signal);
   /// The launcher's own, after which nobody's end is a cause.

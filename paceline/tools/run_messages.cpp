@@ -100,6 +100,19 @@ LastErrors errors_from(const nlohmann::json& message) {
   return errors;
 }
 
+// By name: the numbers are the machine's.
+nlohmann::json to_json(const UserSignal& signal) {
+  return {{"kind", "signal"}, {"signal", signal.name()}, {"node", signal.node}};
+}
+
+UserSignal signal_from(const nlohmann::json& message) {
+  for (const int number : {SIGUSR1, SIGUSR2}) {
+    const UserSignal signal{.number = number, .node = int_at(message, "node")};
+    if (message.at("signal").get<std::string>() == signal.name()) return signal;
+  }
+  throw Error(ErrorCode::Corrupt, "a launcher passed a signal on that is not for workers");
+}
+
 nlohmann::json waiting_message(Nanoseconds waited) { return {{"kind", "waits"}, {"seconds", seconds(waited)}}; }
 
 Nanoseconds waiting_time(const nlohmann::json& message) { return time_from(message.at("seconds")); }

@@ -8,9 +8,9 @@
 
 namespace paceline::tools {
 
-// What launchers say to each other, as JSON. Node 0 hears: hello, end, leave, finished, waits, ranks. It says:
-// refused, joined, welcome, leave, over, where, say. All ..._from() throw nlohmann::json::exception or Corrupt for what
-// is none.
+// What launchers say to each other, as JSON. Node 0 hears: hello, end, leave, finished, waits, ranks, signal. It says:
+// refused, joined, welcome, leave, over, where, say, signal. All ..._from() throw nlohmann::json::exception or Corrupt
+// for what is none.
 
 nlohmann::json to_json(const WorkerEnd& end);
 WorkerEnd end_from(const nlohmann::json& message);
@@ -18,6 +18,9 @@ nlohmann::json to_json(const char* kind, const Verdict& verdict);
 Verdict verdict_from(const nlohmann::json& message);
 nlohmann::json to_json(const LastErrors& errors);
 LastErrors errors_from(const nlohmann::json& message);
+
+nlohmann::json to_json(const UserSignal& signal);
+UserSignal signal_from(const nlohmann::json& message);
 
 /// That ranks wait in vain, for as long.
 nlohmann::json waiting_message(Nanoseconds waited);

@@ -249,8 +249,10 @@ std::vector<std::string> common_arguments(const RunOptions& options, const NodeA
   if (options.transport) option("--transport", *options.transport);
   if (options.run_dir) option("--run-dir", *options.run_dir);
   if (options.timeout_s) option("--timeout", std::to_string(*options.timeout_s));
-  if (options.grace != RunOptions().grace)
-    option("--grace", fmt::format("{}", static_cast<double>(options.grace.count()) / 1000));
+  const auto in_seconds = [](Nanoseconds time) { return fmt::format("{}", seconds(time)); };
+  if (options.grace) option("--grace", in_seconds(*options.grace));
+  if (options.watch.silence != WatchOptions().silence) option("--silence", in_seconds(options.watch.silence));
+  if (options.watch.stuck != WatchOptions().stuck) option("--stuck", in_seconds(options.watch.stuck));
   if (!options.tag) words.emplace_back("--no-tag");
   if (!options.keep_freed_memory) words.emplace_back("--return-memory");
   if (!arguments.job.empty()) option("--job", arguments.job);

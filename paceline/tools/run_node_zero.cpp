@@ -25,7 +25,7 @@ namespace paceline::tools {
 namespace {
 
 constexpr std::chrono::seconds kNoticePeriod{5};
-// After SIGTERM, SIGKILL and looking for what is left, on a host that still answers.
+// After the grace: SIGTERM, SIGKILL and looking for what is left, on a host that still answers.
 constexpr std::chrono::seconds kToFinish{30};
 
 std::vector<UniqueFd> listen_at(const std::vector<SocketAddress>& addresses);
@@ -61,8 +61,10 @@ class NodeZero final : public JobNodes {
   void answer(const std::vector<RankView>& views) override {
     roundup_.add(0, views_from(to_json(views, hello_.host, now()), now()));
   }
+  void pass_on(const UserSignal& signal) override { tell_all(to_json(signal)); }
+  std::vector<UserSignal> take_signals() override { return std::exchange(signals_, {}); }
   void announce(const Verdict& verdict) override;
-  void finished(const LastErrors&) override { finished_ = Deadline(kToFinish); }
+  void finished(const LastErrors&) override { finished_ = Deadline(options_.grace_after_signal() + kToFinish); }
   bool all_finished() const override;
   std::optional<Verdict> outcome() const override { return std::nullopt; }
   StoreServer* store() override { return &*store_; }
@@ -121,6 +123,7 @@ class NodeZero final : public JobNodes {
   std::vector<std::string> lines_;
   Roundup roundup_;
   bool asked_ = false;
+  std::vector<UserSignal> signals_;
   bool announced_ = false;
   std::optional<Deadline> finished_;
 };
@@ -268,6 +271,10 @@ void NodeZero::hear(Node& node, const nlohmann::json& message) {
     ranks_wait(waiting_time(message));
   } else if (kind == "ranks") {
     roundup_.add(node.hello.node, views_from(message.at("ranks"), now()));
+  } else if (kind == "signal") {
+    const UserSignal signal{.number = signal_from(message).number, .node = node.hello.node};
+    signals_.push_back(signal);
+    tell_all(to_json(signal));
   } else if (kind == "finished") {
     node.finished = true;
     for (const auto& [rank, errors] : errors_from(message)) last_errors_[rank] = errors;

@@ -14,6 +14,7 @@
 #include "paceline/tools/board_view.h"
 #include "paceline/tools/run_options.h"
 #include "paceline/tools/run_report.h"
+#include "paceline/tools/run_user_signals.h"
 
 namespace paceline::tools {
 
@@ -71,6 +72,10 @@ class JobNodes {
   /// Whether, since the last call, node 0 has asked that.
   virtual bool take_question() = 0;
   virtual void answer(const std::vector<RankView>& views) = 0;
+  /// Has come to this launcher, for the workers of all.
+  virtual void pass_on(const UserSignal& signal) = 0;
+  /// Those that have come to other launchers since the last call.
+  virtual std::vector<UserSignal> take_signals() = 0;
   /// The job has to end. On node 0 for all reasons; on others, for one that is no worker's end.
   virtual void announce(const Verdict& verdict) = 0;
   /// No worker is left on it. `errors` are of those that failed.

@@ -44,8 +44,8 @@ struct RunOptions {
   std::vector<std::string> program;  ///< Its arguments with its name in front, as the user gave them.
   std::string executable;            ///< The file that the name stands for.
   bool tag = true;                   ///< Put "[rank R] " in front of each line.
-  /// After the first failure: how long the others get to end by themselves.
-  std::chrono::milliseconds grace{2000};
+  /// How long workers get to end by themselves; without it, kAfterSignal or kAfterFailure.
+  std::optional<std::chrono::milliseconds> grace;
   WatchOptions watch;                     ///< When a worker is silent, and when the job is stuck.
   std::optional<int> timeout_s;           ///< PACELINE_TIMEOUT.
   std::optional<std::string> transport;   ///< PACELINE_TRANSPORT.
@@ -54,6 +54,11 @@ struct RunOptions {
   std::optional<std::string> run_dir;     ///< PACELINE_RUN_DIR, absolute.
   std::vector<std::string> environment;   ///< KEY=VALUE
   std::optional<NodeOptions> nodes;       ///< Of a job over several hosts.
+
+  /// Who is asked to end may have a checkpoint to save; who has seen another rank fail cannot go on.
+  static constexpr std::chrono::milliseconds kAfterSignal{30'000}, kAfterFailure{2'000};
+  std::chrono::milliseconds grace_after_signal() const { return grace.value_or(kAfterSignal); }
+  std::chrono::milliseconds grace_after_failure() const { return grace.value_or(kAfterFailure); }
 };
 
 }  // namespace paceline::tools

@@ -41,6 +41,8 @@ class OtherNode final : public JobNodes {
   void answer(const std::vector<RankView>& views) override {
     switchboard_.send(line_, {{"kind", "ranks"}, {"ranks", to_json(views, hello_.host, now())}});
   }
+  void pass_on(const UserSignal& signal) override { switchboard_.send(line_, to_json(signal)); }
+  std::vector<UserSignal> take_signals() override { return std::exchange(signals_, {}); }
   void announce(const Verdict& verdict) override;
   void finished(const LastErrors& errors) override { switchboard_.send(line_, to_json(errors)); }
   bool all_finished() const override { return line_ < 0 || outcome_.has_value(); }
@@ -70,6 +72,7 @@ class OtherNode final : public JobNodes {
   std::optional<Verdict> verdict_, outcome_;
   std::vector<std::string> lines_;
   bool asked_ = false;
+  std::vector<UserSignal> signals_;
   const LastErrors no_errors_;
 };
 
@@ -173,6 +176,9 @@ void OtherNode::hear(const nlohmann::json& message) {
     if (!verdict_) verdict_ = verdict_from(message);
   } else if (kind == "where") {
     asked_ = true;
+  } else if (kind == "signal") {
+    const UserSignal signal = signal_from(message);
+    if (signal.node != nodes_.rank) signals_.push_back(signal);  // its own comes back
   } else if (kind == "say") {
     // Where one terminal shows all hosts' output, node 0 has said it there.
     if (!nodes_.ends_with_input) lines_.push_back(message.at("text").get<std::string>());

@@ -115,7 +115,7 @@ void JobOutput::take(std::size_t stream, std::string_view piece, PieceEnd end) {
   in_trace = is_stack_frame(piece) || (in_trace && piece.empty());
   if (in_trace) return;
   std::deque<std::string>& last = streams_[stream].last_lines;
-  last.emplace_back(piece.substr(0, kLastLineBytes));
+  last.emplace_back(piece.substr(0, kLastLineBytes)).append(piece.size() > kLastLineBytes ? "..." : "");
   if (last.size() > kLastLines) last.pop_front();
 }
 

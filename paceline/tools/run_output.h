@@ -40,6 +40,8 @@ class JobOutput {
   /// The end of what the worker wrote to stderr.
   const std::deque<std::string>& last_errors(int worker) const { return streams_[workers_[worker] + 1].last_lines; }
 
+  /// Writes what goes without waiting for a reader.
+  void flush() { out_.flush(), err_.flush(); }
   bool all_written() const { return !out_.wants_to_write() && !err_.wants_to_write(); }
   /// errno of the write that failed, on stdout or stderr, or 0.
   int write_error() const { return out_.error() != 0 ? out_.error() : err_.error(); }

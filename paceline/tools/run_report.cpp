@@ -72,6 +72,14 @@ bool only_saw_another_fail(const WorkerEnd& end) {
   return end.stopped || (end.report && end.report->cause == Cause::Consequence);
 }
 
+std::string killed_ranks(const std::vector<WorkerEnd>& ends) {
+  std::vector<int> ranks;
+  for (const WorkerEnd& end : ends) {
+    if (end.stopped && WIFSIGNALED(end.status)) ranks.push_back(end.rank);
+  }
+  return ranks.empty() ? "" : join_ranks(ranks);
+}
+
 std::string trouble_text(const std::vector<WorkerEnd>& ends, const std::string& trouble, Fault fault) {
   return fmt::format("paceline: {}\n  [{}]\n{}", trouble, label_of(fault), secondary_line(ends, nullptr));
 }

@@ -53,6 +53,9 @@ const WorkerEnd* first_cause(const std::vector<WorkerEnd>& ends, std::optional<i
 /// Whether it was stopped, or said itself that another one failed.
 bool only_saw_another_fail(const WorkerEnd& end);
 
+/// "ranks 0-1, 3", those that only the launcher's signals ended; empty if there are none.
+std::string killed_ranks(const std::vector<WorkerEnd>& ends);
+
 /// What the user reads where no worker's end but `trouble` caused the job's.
 std::string trouble_text(const std::vector<WorkerEnd>& ends, const std::string& trouble, Fault fault);
 

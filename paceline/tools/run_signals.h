@@ -39,7 +39,7 @@ class BlockedSignals {
   static sigset_t handled() {
     sigset_t set;
     sigemptyset(&set);
-    for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGCHLD}) {
+    for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGCHLD, SIGUSR1, SIGUSR2}) {
       struct sigaction action {};
       sigaction(number, nullptr, &action);
       if (action.sa_handler != SIG_IGN) sigaddset(&set, number);

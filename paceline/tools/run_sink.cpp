@@ -71,14 +71,22 @@ void OutputSink::take(int source, std::string_view tag, std::string_view piece, 
   }
   erase_live();
   if (open_source_ != source) {
-    if (open_source_ != kNone) pending_ += '\n';
+    if (open_source_ != kNone) {
+      if (open_is_cut_) {
+        pending_ += " [cut: it goes on below]";
+        cut_.insert(open_source_);
+      }
+      pending_ += '\n';
+    }
     pending_ += tag;
+    if (cut_.erase(source) != 0) pending_ += "[goes on] ";
   }
   pending_ += piece;
   if (live_source_ == source) end_live(source);  // the line stands where the live one was
   const bool ends = end == PieceEnd::Newline;
   if (ends) pending_ += '\n';
   open_source_ = ends ? kNone : source;
+  open_is_cut_ = end == PieceEnd::Cut;
 }
 
 void OutputSink::end_live(int source) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <set>
 #include <string>
 #include <string_view>
 
@@ -19,8 +20,9 @@ class OutputSink {
   /// Whether both descriptors lead to the same file, so that one sink has to serve both.
   static bool same_file(int a, int b);
 
-  /// Takes one piece. `tag` goes in front of a line's first piece. A live line is shown on a terminal and dropped
-  /// elsewhere; if there are several, that of the lowest source is shown.
+  /// Takes one piece. `tag` goes in front of a line's first piece. A line that was cut, since it is too long to be
+  /// held, says so where another source's comes in between, and says that it goes on where it does. A live line is
+  /// shown on a terminal and dropped elsewhere; if there are several, that of the lowest source is shown.
   void take(int source, std::string_view tag, std::string_view piece, PieceEnd end);
   /// Forgets the source's live line.
   void end_live(int source);
@@ -51,6 +53,8 @@ class OutputSink {
   int error_ = 0;
   std::string pending_;
   int open_source_ = kNone;  // whose line stands unfinished at the end of the output
+  bool open_is_cut_ = false;
+  std::set<int> cut_;  // sources whose line was left at a cut, for another source's
   int live_source_ = kNone;
   std::string live_;
   bool live_shown_ = false;  // it is on the terminal, with the cursor behind it

@@ -55,6 +55,9 @@ std::string hint_for(const WorkerEnd& end, const std::deque<std::string>& last_e
     case SIGILL:
       return "a defect in the program or in a library: `ulimit -c unlimited` leaves a core file to look at with gdb";
     case SIGKILL: return "something sent SIGKILL; the kernel's log (dmesg) may say what";
+    case SIGUSR1:
+    case SIGUSR2:
+      return "a signal that came to the launcher goes to all workers, and ends a program that does not handle it";
     case SIGXCPU:
     case SIGXFSZ: return "a resource limit (ulimit -a) was passed";
     default: return "";
