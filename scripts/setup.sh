@@ -5,7 +5,7 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 build_packages=(
   g++ cmake ninja-build pkg-config zlib1g-dev libtorch-dev libopenblas0-pthread libfmt-dev
   nlohmann-json3-dev libcli11-dev libhwy-dev libxxhash-dev libssl-dev libgtest-dev dataset-fashion-mnist
-  bible-kjv bible-kjv-text python3
+  bible-kjv bible-kjv-text python3 ccache
 )
 
 # What tests need beside that: hosts that are network namespaces.

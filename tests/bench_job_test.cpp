@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "build_paths.h"
 #include "tests/launched_job.h"
 
 namespace paceline {
@@ -145,7 +146,7 @@ TEST(BenchJob, MeasuresTcpWithoutARoofline) {
 }
 
 TEST(BenchJob, IsAWorkerInsideOfAJob) {
-  std::vector<std::string> arguments{"run", "-n", "3", "--no-tag", "--", PACELINE_BINARY};
+  std::vector<std::string> arguments{"run", "-n", "3", "--no-tag", "--", test::kPacelineBinary};
   const auto inner = bench({"all_gather", "-b", "12", "-e", "12K", "-f", "32"});
   arguments.insert(arguments.end(), inner.begin(), inner.end());
   Job job(arguments);

@@ -7,9 +7,11 @@
 #include <sstream>
 #include <string>
 
+#include "build_paths.h"
+
 namespace {
 
-const std::filesystem::path kRoot = PACELINE_SOURCE_DIR;
+const std::filesystem::path kRoot = test::kSourceDir;
 
 std::string read(const std::filesystem::path& path) {
   std::ifstream file(kRoot / path);

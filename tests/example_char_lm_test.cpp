@@ -6,6 +6,7 @@
 #include <fstream>
 #include <random>
 
+#include "build_paths.h"
 #include "launched_job.h"
 
 namespace paceline {
@@ -22,7 +23,7 @@ std::filesystem::path write_text(const TemporaryFolder& folder) {
 }
 
 std::string run(int workers, const std::vector<std::string>& arguments, int status = 0) {
-  std::vector<std::string> command{"run", "-n", std::to_string(workers), "--", PACELINE_EXAMPLE_CHAR_LM};
+  std::vector<std::string> command{"run", "-n", std::to_string(workers), "--", test::kCharLmBinary};
   command.insert(command.end(), arguments.begin(), arguments.end());
   Job job(command);
   EXPECT_EQ(job.wait(), status) << job.out() << job.err();

@@ -1,4 +1,5 @@
 // The example as a user meets it: whatever is wrong gives one line that says what to do, and a job leaves a report.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <zlib.h>
@@ -13,6 +14,8 @@
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
+
+#include "build_paths.h"
 
 namespace fs = std::filesystem;
 
@@ -44,10 +47,10 @@ class ExampleCli : public testing::Test {
     return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, read(out), read(err)};
   }
   Outcome run_example(const std::string& arguments) const {
-    return run(PACELINE_EXAMPLE_FASHION_MNIST " " + arguments);
+    return run(fmt::format("{} {}", test::kFashionMnistBinary, arguments));
   }
   Outcome run_two_workers(const std::string& arguments) const {
-    return run(PACELINE_BINARY " run -n 2 -- " PACELINE_EXAMPLE_FASHION_MNIST " " + arguments);
+    return run(fmt::format("{} run -n 2 -- {} {}", test::kPacelineBinary, test::kFashionMnistBinary, arguments));
   }
 
   static std::string read(const fs::path& file) {

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "build_paths.h"
 #include "paceline/comm/comm.h"
 #include "paceline/comm/secret.h"
 #include "paceline/comm/tcp_socket.h"
@@ -251,7 +252,7 @@ TEST(Hosts, NodeZeroMakesASecretWhereOthersCouldReachIt) {
   EXPECT_EQ(std::filesystem::status(path).permissions(),
             std::filesystem::perms::owner_read | std::filesystem::perms::owner_write);
   // As a user would: the printed line, in a shell.
-  const std::string command = PACELINE_BINARY + line.substr(line.find(" run "));
+  const std::string command = test::kPacelineBinary + line.substr(line.find(" run "));
   EXPECT_EQ(std::system(("unset PACELINE_SECRET_FILE; " + command + " >/dev/null 2>&1").c_str()), 0) << command;
   EXPECT_EQ(zero.wait(), 0) << zero.err();
   EXPECT_FALSE(std::filesystem::exists(path));

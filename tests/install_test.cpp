@@ -1,10 +1,11 @@
 // What `cmake --install` leaves is enough for a project of somebody else, without libtorch and without this source.
+#include "build_paths.h"
 #include "installed.h"
 
 namespace paceline {
 namespace {
 
-const std::string kConsumer = PACELINE_SOURCE_DIR "/tests/installed_core";
+const std::string kConsumer = std::string(test::kSourceDir) + "/tests/installed_core";
 
 TEST(Install, AProjectWithoutLibtorchBuildsAgainstItAndRunsUnderTheInstalledLauncher) {
   const test::Installed installed({"program", "core"});
@@ -44,7 +45,7 @@ TEST(Install, IsRefusedWhereAnotherVersionIsAskedFor) {
 TEST(Install, KnowsNothingOfWhereItWasBuilt) {
   const test::Installed installed({"core"});
   const test::Command found = test::sh(fmt::format("grep -rlE --include=*.cmake --include=*.h '{}|{}' '{}'",
-                                                   PACELINE_SOURCE_DIR, PACELINE_BUILD_DIR, installed.prefix()));
+                                                   test::kSourceDir, test::kBuildDir, installed.prefix()));
   EXPECT_EQ(found.status, 1) << found.output;
 }
 

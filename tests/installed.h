@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "build_paths.h"
 #include "launched_job.h"
 
 namespace paceline::test {
@@ -35,7 +36,7 @@ class Installed {
   explicit Installed(const std::vector<std::string>& components) {
     for (const std::string& component : components) {
       const Command done =
-          sh(fmt::format("cmake --install '{}' --prefix '{}' --component {}", PACELINE_BUILD_DIR, prefix(), component));
+          sh(fmt::format("cmake --install '{}' --prefix '{}' --component {}", test::kBuildDir, prefix(), component));
       EXPECT_EQ(done.status, 0) << done.output;
     }
   }
@@ -45,7 +46,7 @@ class Installed {
   std::string program() const { return prefix() + "/bin/paceline"; }
 
   Command configure(const std::string& source) const {
-    const std::string flags = std::string(PACELINE_SANITIZE_FLAGS);
+    const std::string flags = std::string(test::kSanitizeFlags);
     return sh(fmt::format("cmake -S '{}' -B '{}' -G Ninja -D CMAKE_PREFIX_PATH='{}' -D CMAKE_CXX_FLAGS='{}'", source,
                           build(), prefix(), flags));
   }

@@ -28,6 +28,7 @@
 #include <string>
 #include <vector>
 
+#include "build_paths.h"
 #include "paceline/base/clock.h"
 #include "paceline/base/error.h"
 #include "paceline/base/unique_fd.h"
@@ -110,7 +111,7 @@ class Job {
       throw system_error("pipe", errno);
     }
     std::vector<std::string> words = setup.within, variables;
-    words.emplace_back(PACELINE_BINARY);
+    words.emplace_back(test::kPacelineBinary);
     words.insert(words.end(), arguments.begin(), arguments.end());
     for (char** variable = environ; *variable != nullptr; ++variable) {
       const std::string name = std::string(*variable).substr(0, std::string(*variable).find('='));

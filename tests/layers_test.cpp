@@ -7,11 +7,13 @@
 #include <regex>
 #include <string>
 
+#include "build_paths.h"
+
 namespace fs = std::filesystem;
 
 namespace {
 
-const fs::path kRoot = fs::path(PACELINE_SOURCE_DIR) / "paceline";
+const fs::path kRoot = fs::path(test::kSourceDir) / "paceline";
 
 /// Each folder may include itself and folders with a smaller number. tools/ and train/ meet through files only.
 const std::map<std::string, int> kFloors = {{"base", 1}, {"comm", 2}, {"compress", 3}, {"observe", 3}, {"sync", 4},

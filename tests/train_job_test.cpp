@@ -58,8 +58,7 @@ TEST(TrainJob, AnUncaughtNotFiniteIsToldAsThatOfTheRankThatHadIt) {
   Job job(run_worker(3, "RankOneHasNaN"));
   EXPECT_EQ(job.wait(), 128 + SIGABRT) << job.err();
   EXPECT_NE(job.err().find("rank 1 failed first"), std::string::npos) << job.err();
-  EXPECT_NE(job.err().find("s: rank 1's gradient of parameter '"), std::string::npos)
-      << job.err();
+  EXPECT_NE(job.err().find("s: rank 1's gradient of parameter '"), std::string::npos) << job.err();
   EXPECT_NE(job.err().find("[E502 ABORTED]"), std::string::npos) << job.err();
 }
 

@@ -1,9 +1,12 @@
 // Objects that die in another order or on another thread than they were made, and optimizers that change meanwhile.
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <memory>
 #include <thread>
 
+#include "paceline/train/data_loader.h"
 #include "train_failures.h"
 #include "train_models.h"
 
@@ -62,6 +65,28 @@ TEST(Lifetimes, AnOptimizerAndANoSyncMayOutliveTheWrapper) {
   } catch (const Error& error) {
     EXPECT_NE(error.message().find("was destroyed"), std::string::npos) << error.message();
   }
+}
+
+TEST(Lifetimes, ALoaderInAForkedChildLeavesItsThreadsToTheParent) {
+  const auto data = torch::arange(64).view({64, 1});
+  auto loader = std::make_unique<DataLoader>(std::make_shared<TensorDataset>(data, data), Comm::solo(),
+                                             LoaderOptions{.batch_size = 4, .threads = 2});
+  std::size_t batches = 0;
+  for (auto& batch : loader->epoch()) {
+    static_cast<void>(batch);
+    if (++batches > 1) continue;
+    const pid_t child = ::fork();
+    ASSERT_GE(child, 0);
+    if (child == 0) {
+      ::alarm(20);  // what hangs is killed
+      loader.reset();
+      ::_exit(0);
+    }
+    int status = 0;
+    ASSERT_EQ(::waitpid(child, &status, 0), child);
+    EXPECT_EQ(status, 0);
+  }
+  EXPECT_EQ(batches, 16u);
 }
 
 TEST(Refused, AParameterThatAnOptimizerGotLaterAndTheModelDoesNotHave) {

@@ -5,6 +5,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "build_paths.h"
 #include "temporary_folder.h"
 #include "train_saved_job.h"
 
@@ -32,8 +33,8 @@ struct AllTypes : torch::nn::Module {
 };
 
 json read_by_python(const std::filesystem::path& checkpoint, const std::filesystem::path& out) {
-  const std::string command = "python3 '" PACELINE_SOURCE_DIR "/tests/read_checkpoint.py' '" + checkpoint.string() +
-                              "' > '" + out.string() + "'";
+  const std::string command = std::string("python3 '") + test::kSourceDir + "/tests/read_checkpoint.py' '" +
+                              checkpoint.string() + "' > '" + out.string() + "'";
   EXPECT_EQ(std::system(command.c_str()), 0);
   std::ifstream stream(out);
   return json::parse(stream);

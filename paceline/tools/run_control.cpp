@@ -7,6 +7,7 @@
 #include <limits>
 #include <utility>
 
+#include "paceline/base/bounded_json.h"
 #include "paceline/base/error.h"
 
 namespace paceline::tools {
@@ -15,7 +16,7 @@ namespace {
 constexpr std::size_t kLengthBytes = 4;
 constexpr char kBeat = 'B', kMessage = 'M';
 constexpr std::size_t kBeatBytes = 16;
-constexpr int kDeepest = 16;
+constexpr std::size_t kDeepest = 16;
 
 // Hosts of one job are all little endian (docs/wire_format.md).
 template <class Value>
@@ -90,15 +91,11 @@ int int_at(const nlohmann::json& message, const char* name) {
 namespace {
 
 nlohmann::json parse(const char* begin, const char* end) {
-  const auto not_too_deep = [](int depth, nlohmann::json::parse_event_t, nlohmann::json&) {
-    if (depth > kDeepest) throw Error(ErrorCode::Corrupt, "a launcher's message is too deep");
-    return true;
-  };
   try {
-    auto message = nlohmann::json::parse(begin, end, not_too_deep);
+    auto message = parse_bounded_json({begin, end}, kDeepest);
     if (message.is_object() && message.contains("kind") && message["kind"].is_string()) return message;
-  } catch (const nlohmann::json::exception& error) {
-    throw Error(ErrorCode::Corrupt, fmt::format("a launcher's message is no JSON: {}", error.what()));
+  } catch (const std::exception& error) {
+    throw Error(ErrorCode::Corrupt, fmt::format("a launcher's message cannot be read: {}", error.what()));
   }
   throw Error(ErrorCode::Corrupt, "a launcher's message has no kind");
 }

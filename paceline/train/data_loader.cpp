@@ -9,6 +9,8 @@
 #include <mutex>
 #include <thread>
 
+#include "paceline/base/origin.h"
+
 namespace paceline {
 
 TensorDataset::TensorDataset(torch::Tensor data, torch::Tensor target)
@@ -58,12 +60,15 @@ struct DataLoader::State {
   bool stopping = false;
 
   std::vector<std::thread> threads;
+  const Origin origin;
 };
 
 DataLoader::DataLoader(std::shared_ptr<const Dataset> dataset, const Comm& comm, LoaderOptions options)
     : state_(std::make_unique<State>(std::move(dataset), comm, options)) {}
 
-DataLoader::~DataLoader() = default;
+DataLoader::~DataLoader() {
+  if (!state_->origin.here()) never_destroy(std::shared_ptr<State>(std::move(state_)));
+}
 
 std::size_t DataLoader::batches() const { return state_->batches(); }
 std::uint64_t DataLoader::next_epoch() const { return state_->sampler.epoch(); }
