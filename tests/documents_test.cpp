@@ -11,7 +11,7 @@
 
 namespace {
 
-const std::filesystem::path kRoot = test::kSourceDir;
+const std::filesystem::path kRoot = paceline::test::kSourceDir;
 
 std::string read(const std::filesystem::path& path) {
   std::ifstream file(kRoot / path);

@@ -47,10 +47,11 @@ class ExampleCli : public testing::Test {
     return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, read(out), read(err)};
   }
   Outcome run_example(const std::string& arguments) const {
-    return run(fmt::format("{} {}", test::kFashionMnistBinary, arguments));
+    return run(fmt::format("{} {}", paceline::test::kFashionMnistBinary, arguments));
   }
   Outcome run_two_workers(const std::string& arguments) const {
-    return run(fmt::format("{} run -n 2 -- {} {}", test::kPacelineBinary, test::kFashionMnistBinary, arguments));
+    return run(fmt::format("{} run -n 2 -- {} {}", paceline::test::kPacelineBinary, paceline::test::kFashionMnistBinary,
+                           arguments));
   }
 
   static std::string read(const fs::path& file) {

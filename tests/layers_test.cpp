@@ -13,7 +13,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-const fs::path kRoot = fs::path(test::kSourceDir) / "paceline";
+const fs::path kRoot = fs::path(paceline::test::kSourceDir) / "paceline";
 
 /// Each folder may include itself and folders with a smaller number. tools/ and train/ meet through files only.
 const std::map<std::string, int> kFloors = {{"base", 1}, {"comm", 2}, {"compress", 3}, {"observe", 3}, {"sync", 4},

@@ -312,7 +312,7 @@ struct Imitation {
     work.wait();
     epilogue.wait();
   }
-  StepPrologue good() const { return {0, honest.plan().hash(), 1, 1, 0}; }
+  StepPrologue good() const { return {0, honest.plan().hash(), 1, 1, 0, 0}; }
 };
 
 /// What the honest one of two ranks throws in its first round, where `liar` does `act`.
@@ -354,7 +354,7 @@ TEST(Peer, WhoseStepBeginsWithWhatNoRankSaysIsCorrupt) {
   };
   expect_corrupt(said([](StepPrologue& p) { p.weight = std::nan(""); }), "a weight of nan");
   expect_corrupt(said([](StepPrologue& p) { p.weight = -1; }), "a weight of -1");
-  expect_corrupt(said([](StepPrologue& p) { p.flags = 4; }), "flags 0x4");
+  expect_corrupt(said([](StepPrologue& p) { p.flags = 8; }), "flags 0x8");
 }
 
 TEST(Peer, WhoseStepEndsWithAParameterThatThereIsNotIsCorrupt) {
