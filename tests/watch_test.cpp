@@ -183,143 +183,145 @@ TEST(Watch, RanksThatJoinAreSaidToJoin) {
   second.enter_join(kWorld);
   const auto text = root_suspect(views_of(*job.board, now()), now(), true);
   EXPECT_NE(text.find("none: ranks 0-1 wait to join 'world', but do not find each other"), std::string::npos) << text;
-  // ---- Ranks that wait for each other.
+}
 
-  /// Ranks on a board, of which a test says what they do.
-  struct Ranks {
-    explicit Ranks(int n) : board(new_board(n)) {
-      for (int rank = 0; rank < n; ++rank) writers.push_back(std::make_unique<BoardWriter>(board, rank));
-    }
-    /// The rank enters operation `number` of the communicator, of so many ranks, and waits in it.
-    std::uint64_t enter(int rank, const std::string& name, int members, std::uint64_t number) {
-      const auto [at, is_new] = names.try_emplace({rank, name});
-      if (is_new) at->second = writer(rank).join(name, members);
-      return writer(rank).enter({.kind = Collective::Barrier}, number, at->second);
-    }
-    BoardWriter& writer(int rank) { return *writers[static_cast<std::size_t>(rank)]; }
-    std::optional<std::string> after(Nanoseconds waited) const {
-      const Nanoseconds at = now() + waited;
-      return standstill(views_of(*board, at), at, JobWatch::kStandstill);
-    }
+// ---- Ranks that wait for each other.
 
-    std::shared_ptr<Board> board;
-    std::vector<std::unique_ptr<BoardWriter>> writers;
-    std::map<std::pair<int, std::string>, BoardName> names;
+/// Ranks on a board, of which a test says what they do.
+struct Ranks {
+  explicit Ranks(int n) : board(new_board(n)) {
+    for (int rank = 0; rank < n; ++rank) writers.push_back(std::make_unique<BoardWriter>(board, rank));
+  }
+  /// The rank enters operation `number` of the communicator, of so many ranks, and waits in it.
+  std::uint64_t enter(int rank, const std::string& name, int members, std::uint64_t number) {
+    const auto [at, is_new] = names.try_emplace({rank, name});
+    if (is_new) at->second = writer(rank).join(name, members);
+    return writer(rank).enter({.kind = Collective::Barrier}, number, at->second);
+  }
+  BoardWriter& writer(int rank) { return *writers[static_cast<std::size_t>(rank)]; }
+  std::optional<std::string> after(Nanoseconds waited) const {
+    const Nanoseconds at = now() + waited;
+    return standstill(views_of(*board, at), at, JobWatch::kStandstill);
+  }
+
+  std::shared_ptr<Board> board;
+  std::vector<std::unique_ptr<BoardWriter>> writers;
+  std::map<std::pair<int, std::string>, BoardName> names;
+};
+
+TEST(Standstill, RanksThatWaitForEachOtherAreNamedAfterAWhile) {
+  Ranks ranks(3);
+  ranks.enter(0, "world", 3, 7);
+  ranks.enter(1, "model", 3, 40);
+  ranks.enter(2, "model", 3, 40);
+  EXPECT_FALSE(ranks.after(4s));
+  const auto why = ranks.after(6s);
+  ASSERT_TRUE(why);
+  EXPECT_NE(why->find("rank 0 waits in barrier #7, ranks 1-2 wait in barrier #40 of 'model'"), std::string::npos)
+      << *why;
+}
+
+TEST(Standstill, ARankThatHasNotJoinedACommunicatorYetIsWaitedForInVain) {
+  Ranks ranks(2);
+  ranks.enter(0, "world", 2, 7);
+  ranks.writer(1).enter_join(ranks.writer(1).join("evaluation", 2));
+  EXPECT_TRUE(ranks.after(6s));
+}
+
+TEST(Standstill, ThereIsNoneWhileARankComputes) {
+  Ranks ranks(2);
+  ranks.enter(0, "world", 2, 7);
+  EXPECT_FALSE(ranks.after(600s));
+  ranks.writer(1).complete(ranks.enter(1, "model", 2, 3), 8);
+  EXPECT_FALSE(ranks.after(600s));
+}
+
+TEST(Standstill, ThereIsNoneWhileAllAreInTheSameOperation) {
+  Ranks ranks(2);
+  ranks.enter(0, "world", 2, 7);
+  ranks.enter(1, "world", 2, 7);
+  EXPECT_FALSE(ranks.after(600s));
+}
+
+TEST(Standstill, ThereIsNoneWhileOneGroupHasAllOfItsRanks) {
+  Ranks ranks(3);
+  ranks.enter(0, "pair", 2, 1);
+  ranks.enter(1, "pair", 2, 1);
+  ranks.enter(2, "world", 3, 9);  // the pair comes when it has done its own
+  EXPECT_FALSE(ranks.after(600s));
+}
+
+TEST(Standstill, ThereIsNoneWhileARankHasStartedWhatTheOtherWaitsIn) {
+  Ranks ranks(2);
+  ranks.writer(0).go_on(ranks.enter(0, "model", 2, 5));
+  for (std::uint64_t number = 1; number < 30; ++number) {  // longer ago than the list goes back
+    ranks.writer(0).complete(ranks.enter(0, "world", 2, number), 8);
+  }
+  ranks.enter(0, "world", 2, 30);
+  ranks.enter(1, "model", 2, 5);
+  EXPECT_FALSE(ranks.after(600s));
+}
+
+TEST(Standstill, ThereIsNoneWhereCallsComeFromSeveralThreads) {
+  Ranks ranks(2);
+  ranks.enter(0, "world", 2, 7);
+  ranks.writer(1).complete(ranks.enter(1, "world", 2, 6), 8);
+  std::thread([&] { ranks.enter(1, "model", 2, 3); }).join();
+  EXPECT_FALSE(ranks.after(600s));
+}
+
+TEST(Standstill, ThereIsNoneWhereARankHasMoreCommunicatorsThanTheBoard) {
+  Ranks ranks(2);
+  for (int i = 0; i < 40; ++i) ranks.writer(1).join(std::to_string(i), 2);
+  ranks.enter(0, "world", 2, 7);
+  ranks.enter(1, "model", 2, 3);
+  EXPECT_FALSE(ranks.after(600s));
+}
+
+TEST(Standstill, OfSeveralHostsIsSeenFromWhatTheyTellEachOther) {
+  Ranks ranks(2);
+  ranks.enter(0, "world", 2, 7);
+  ranks.enter(1, "model", 2, 3);
+  const Nanoseconds at = now() + 40s;
+  Roundup roundup;
+  ASSERT_TRUE(roundup.begin(30s, 2));
+  for (int node = 0; node < 2; ++node) {
+    const RankView view = view_of(*ranks.board, node, at);
+    roundup.add(node, views_from(to_json({view}, "host", at), now()));
+  }
+  EXPECT_TRUE(roundup.take());
+  ASSERT_TRUE(roundup.why_none_goes_on());
+}
+
+// ---- Why a worker was killed.
+
+TEST(Memory, AnOutOfMemoryKillIsToldFromTheCounterOfEitherVersion) {
+  const auto write = [](const std::filesystem::path& path, const std::string& text) {
+    std::filesystem::create_directories(path.parent_path());
+    std::ofstream(path) << text;
   };
-
-  TEST(Standstill, RanksThatWaitForEachOtherAreNamedAfterAWhile) {
-    Ranks ranks(3);
-    ranks.enter(0, "world", 3, 7);
-    ranks.enter(1, "model", 3, 40);
-    ranks.enter(2, "model", 3, 40);
-    EXPECT_FALSE(ranks.after(4s));
-    const auto why = ranks.after(6s);
-    ASSERT_TRUE(why);
-    EXPECT_NE(why->find("rank 0 waits in barrier #7, ranks 1-2 wait in barrier #40 of 'model'"), std::string::npos)
-        << *why;
+  struct Case {
+    const char *cgroups, *counter, *limit, *limit_value;
+  };
+  for (const Case& one :
+       {Case{"0::/jobs/mine\n", "sys/fs/cgroup/jobs/mine/memory.events", "sys/fs/cgroup/jobs/memory.max", "2147483648"},
+        Case{"4:memory:/mine\n0::/\n", "sys/fs/cgroup/memory/mine/memory.oom_control",
+             "sys/fs/cgroup/memory/mine/memory.limit_in_bytes", "2147483648"},
+        Case{"4:memory:/of/the/host\n", "sys/fs/cgroup/memory/memory.oom_control",
+             "sys/fs/cgroup/memory/memory.limit_in_bytes", "2147483648"}}) {
+    SCOPED_TRACE(one.counter);
+    const TemporaryFolder folder;
+    write(folder.path / "proc/self/cgroup", one.cgroups);
+    write(folder.path / one.counter, "low 0\noom 3\noom_kill 3\n");
+    write(folder.path / one.limit, one.limit_value);
+    const MemoryGroup group(folder.path);
+    EXPECT_EQ(group.evidence(), "");
+    write(folder.path / one.counter, "low 0\noom 4\noom_kill 4\n");
+    EXPECT_EQ(group.evidence(), "out of memory (the cgroup's oom_kill rose from 3 to 4, limit 2.0 GiB)");
   }
-
-  TEST(Standstill, ARankThatHasNotJoinedACommunicatorYetIsWaitedForInVain) {
-    Ranks ranks(2);
-    ranks.enter(0, "world", 2, 7);
-    ranks.writer(1).enter_join(ranks.writer(1).join("evaluation", 2));
-    EXPECT_TRUE(ranks.after(6s));
-  }
-
-  TEST(Standstill, ThereIsNoneWhileARankComputes) {
-    Ranks ranks(2);
-    ranks.enter(0, "world", 2, 7);
-    EXPECT_FALSE(ranks.after(600s));
-    ranks.writer(1).complete(ranks.enter(1, "model", 2, 3), 8);
-    EXPECT_FALSE(ranks.after(600s));
-  }
-
-  TEST(Standstill, ThereIsNoneWhileAllAreInTheSameOperation) {
-    Ranks ranks(2);
-    ranks.enter(0, "world", 2, 7);
-    ranks.enter(1, "world", 2, 7);
-    EXPECT_FALSE(ranks.after(600s));
-  }
-
-  TEST(Standstill, ThereIsNoneWhileOneGroupHasAllOfItsRanks) {
-    Ranks ranks(3);
-    ranks.enter(0, "pair", 2, 1);
-    ranks.enter(1, "pair", 2, 1);
-    ranks.enter(2, "world", 3, 9);  // the pair comes when it has done its own
-    EXPECT_FALSE(ranks.after(600s));
-  }
-
-  TEST(Standstill, ThereIsNoneWhileARankHasStartedWhatTheOtherWaitsIn) {
-    Ranks ranks(2);
-    ranks.writer(0).go_on(ranks.enter(0, "model", 2, 5));
-    for (std::uint64_t number = 1; number < 30; ++number) {  // longer ago than the list goes back
-      ranks.writer(0).complete(ranks.enter(0, "world", 2, number), 8);
-    }
-    ranks.enter(0, "world", 2, 30);
-    ranks.enter(1, "model", 2, 5);
-    EXPECT_FALSE(ranks.after(600s));
-  }
-
-  TEST(Standstill, ThereIsNoneWhereCallsComeFromSeveralThreads) {
-    Ranks ranks(2);
-    ranks.enter(0, "world", 2, 7);
-    ranks.writer(1).complete(ranks.enter(1, "world", 2, 6), 8);
-    std::thread([&] { ranks.enter(1, "model", 2, 3); }).join();
-    EXPECT_FALSE(ranks.after(600s));
-  }
-
-  TEST(Standstill, ThereIsNoneWhereARankHasMoreCommunicatorsThanTheBoard) {
-    Ranks ranks(2);
-    for (int i = 0; i < 40; ++i) ranks.writer(1).join(std::to_string(i), 2);
-    ranks.enter(0, "world", 2, 7);
-    ranks.enter(1, "model", 2, 3);
-    EXPECT_FALSE(ranks.after(600s));
-  }
-
-  TEST(Standstill, OfSeveralHostsIsSeenFromWhatTheyTellEachOther) {
-    Ranks ranks(2);
-    ranks.enter(0, "world", 2, 7);
-    ranks.enter(1, "model", 2, 3);
-    const Nanoseconds at = now() + 40s;
-    Roundup roundup;
-    ASSERT_TRUE(roundup.begin(30s, 2));
-    for (int node = 0; node < 2; ++node) {
-      const RankView view = view_of(*ranks.board, node, at);
-      roundup.add(node, views_from(to_json({view}, "host", at), now()));
-    }
-    EXPECT_TRUE(roundup.take());
-    ASSERT_TRUE(roundup.why_none_goes_on());
-  }
-
-  // ---- Why a worker was killed.
-
-  TEST(Memory, AnOutOfMemoryKillIsToldFromTheCounterOfEitherVersion) {
-    const auto write = [](const std::filesystem::path& path, const std::string& text) {
-      std::filesystem::create_directories(path.parent_path());
-      std::ofstream(path) << text;
-    };
-    struct Case {
-      const char *cgroups, *counter, *limit, *limit_value;
-    };
-    for (const Case& one : {Case{"0::/jobs/mine\n", "sys/fs/cgroup/jobs/mine/memory.events",
-                                 "sys/fs/cgroup/jobs/memory.max", "2147483648"},
-                            Case{"4:memory:/mine\n0::/\n", "sys/fs/cgroup/memory/mine/memory.oom_control",
-                                 "sys/fs/cgroup/memory/mine/memory.limit_in_bytes", "2147483648"},
-                            Case{"4:memory:/of/the/host\n", "sys/fs/cgroup/memory/memory.oom_control",
-                                 "sys/fs/cgroup/memory/memory.limit_in_bytes", "2147483648"}}) {
-      SCOPED_TRACE(one.counter);
-      const TemporaryFolder folder;
-      write(folder.path / "proc/self/cgroup", one.cgroups);
-      write(folder.path / one.counter, "low 0\noom 3\noom_kill 3\n");
-      write(folder.path / one.limit, one.limit_value);
-      const MemoryGroup group(folder.path);
-      EXPECT_EQ(group.evidence(), "");
-      write(folder.path / one.counter, "low 0\noom 4\noom_kill 4\n");
-      EXPECT_EQ(group.evidence(), "out of memory (the cgroup's oom_kill rose from 3 to 4, limit 2.0 GiB)");
-    }
-    const TemporaryFolder nothing;
-    EXPECT_EQ(MemoryGroup(nothing.path).evidence(), "");
-  }
+  const TemporaryFolder nothing;
+  EXPECT_EQ(MemoryGroup(nothing.path).evidence(), "");
+}
 
 }  // namespace
 }  // namespace paceline::tools
