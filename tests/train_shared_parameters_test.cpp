@@ -153,6 +153,19 @@ TEST(SharedParameters, AreClippedAndNamedWithTheModelThatHasThem) {
   });
 }
 
+TEST(SharedParameters, AreNotAveragedWhileTheirWrapperAccumulates) {
+  ActorCritic models;
+  DistributedDataParallel actor(models.actor, Comm::solo()), critic(models.critic, Comm::solo());
+  {
+    const auto only_accumulate = actor.no_sync();
+    models.critic_loss(torch::ones({2, 4}, torch::kDouble)).backward();
+  }
+  EXPECT_FALSE(critic.averaged());
+  EXPECT_THROW(clip_grad_norm(critic, 1), Error);
+  actor.average();
+  EXPECT_TRUE(critic.averaged());
+}
+
 TEST(Refused, AModelOfWhichAllParametersAreWrappedAlready) {
   const auto messages = test::failures(2, [](const Comm& comm) {
     ActorCritic models;

@@ -132,7 +132,7 @@ void DistributedDataParallel::accumulate(std::size_t backwards) {
 }
 
 bool DistributedDataParallel::averaged() const {
-  return !state_->in_backward && state_->passes == 0 && state_->reducer.rounds() > 0;
+  return !state_->in_backward && state_->passes == 0 && state_->reducer.rounds() > 0 && state_->shared.averaged();
 }
 
 void DistributedDataParallel::average() { state_->average(); }

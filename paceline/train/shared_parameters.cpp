@@ -56,6 +56,13 @@ void SharedParameters::require_same_average(const Comm& comm, Reduction reductio
              comm.rank(), static_cast<int>(other - all.begin())});
 }
 
+bool SharedParameters::averaged() const {
+  return std::all_of(shared_.begin(), shared_.end(), [](const Shared& s) {
+    const auto owner = s.owner.lock();
+    return owner && owner->averaged();
+  });
+}
+
 void SharedParameters::require_watched(const Comm& comm) const {
   for (const Shared& s : shared_) {
     const auto owner = s.owner.lock();

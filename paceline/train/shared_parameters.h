@@ -26,6 +26,8 @@ class SharedParameters {
   /// Collective. Throws InvalidArgument, naming a parameter, where the other wrapper averages in another way or over
   /// other ranks.
   void require_same_average(const Comm& comm, Reduction reduction) const;
+  /// Whether nothing of theirs is accumulated that has not been averaged.
+  bool averaged() const;
   /// Throws Aborted, naming a parameter, if the wrapper that averaged it is gone, or the parameter's hooks are.
   void require_watched(const Comm& comm) const;
   /// The same, and unless that wrapper has averaged all that it accumulated.
