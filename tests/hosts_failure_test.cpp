@@ -24,9 +24,10 @@ namespace {
 
 /// Two nodes with two workers each, which have all started. In `script`, `go` waits for that.
 struct TwoNodes {
-  explicit TwoNodes(const std::string& script, const Words& options = {})
-      : zero(run_sh(2, with_go(script), node_zero(2, options))),
-        one(run_sh(2, with_go(script), node(1, 2, rendezvous_of(zero), options))) {
+  /// Workers do `setup`, say that they are ready, and go on with `script`.
+  explicit TwoNodes(const std::string& script, const Words& options = {}, const std::string& setup = "true")
+      : zero(run_sh(2, with_go(setup, script), node_zero(2, options))),
+        one(run_sh(2, with_go(setup, script), node(1, 2, rendezvous_of(zero), options))) {
     const auto started = eventually([&] {
       zero.read_some();
       one.read_some();
@@ -35,9 +36,9 @@ struct TwoNodes {
     if (!started) throw std::runtime_error("not all workers started: " + zero.err() + one.err());
     folder.file("go", "", 0600);
   }
-  std::string with_go(const std::string& script) const {
-    return fmt::format("go() {{ until [ -e {} ]; do sleep 0.02; done; }}; echo ready; {}",
-                       (folder.path / "go").string(), script);
+  std::string with_go(const std::string& setup, const std::string& script) const {
+    return fmt::format("go() {{ until [ -e {} ]; do sleep 0.02; done; }}; {}; echo ready; {}",
+                       (folder.path / "go").string(), setup, script);
   }
   TemporaryFolder folder;
   Job zero, one;
@@ -87,7 +88,7 @@ TEST(HostsFailure, AProgramThatCannotBeStartedOnOneNode) {
 
 TEST(HostsFailure, CtrlCOnAnyLauncherEndsAll) {
   for (const bool on_zero : {true, false}) {
-    TwoNodes job("trap 'echo interrupted; kill $!; exit 0' INT; sleep 1000 & wait; wait");
+    TwoNodes job("wait; wait", {}, "trap 'echo interrupted; kill $!; exit 0' INT; { sleep 1000 & }");
     (on_zero ? job.zero : job.one).signal(SIGINT);
     EXPECT_EQ(job.zero.wait(), 130) << job.zero.err();
     EXPECT_EQ(job.one.wait(), 130) << job.one.err();
@@ -109,7 +110,7 @@ TEST(HostsFailure, AUserSignalToAnyLauncherReachesAllWorkersOnce) {
     });
   };
   for (const auto& [to_zero, to_one] : {std::pair{true, false}, {false, true}, {true, true}}) {
-    TwoNodes job("trap 'echo warned' USR1; trap 'exit 0' USR2; while :; do sleep 0.02; done");
+    TwoNodes job("while :; do sleep 0.02; done", {}, "trap 'echo warned' USR1; trap 'exit 0' USR2");
     if (to_zero) job.zero.signal(SIGUSR1);
     if (to_one) job.one.signal(SIGUSR1);
     EXPECT_TRUE(warned(job, 2)) << job.zero.err() << job.one.err();
@@ -123,8 +124,8 @@ TEST(HostsFailure, AUserSignalToAnyLauncherReachesAllWorkersOnce) {
 }
 
 TEST(HostsFailure, WhoWasKilledAfterCtrlCIsSaidOfAllHosts) {
-  TwoNodes job("trap '' INT; if [ $RANK = 2 ]; then trap 'exit 0' TERM; fi; while :; do sleep 0.02; done",
-               {"--grace", "0.1"});
+  TwoNodes job("while :; do sleep 0.02; done", {"--grace", "0.1"},
+               "trap '' INT; if [ $RANK = 2 ]; then trap 'exit 0' TERM; fi");
   job.one.signal(SIGINT);
   EXPECT_EQ(job.zero.wait(), 130) << job.zero.err();
   EXPECT_EQ(job.one.wait(), 130) << job.one.err();
