@@ -167,8 +167,8 @@ class DistributedDataParallel {
   /// Collective; after the loop over this rank's data. Takes part in the others' steps until all ranks are here, or
   /// does what options.uneven says. Returns on all ranks with the same parameters, buffers and optimizers (those that
   /// are a paceline::Optimizer of this model, with moments, counters and learning rates): where some ranks ended
-  /// earlier, they get those of one that went on to the end, and all gradients are undefined. Takes part in the steps of
-  /// this model only: where a loop trains several wrapped models, give all ranks the same number of batches.
+  /// earlier, they get those of one that went on to the end, and all gradients are undefined. Takes part in the steps
+  /// of this model only: where a loop trains several wrapped models, give all ranks the same number of batches.
   void join();
   /// Asks all ranks to stop after the step of this rank's next backward; they see it in stop_agreed().
   void request_stop();
