@@ -252,6 +252,21 @@ TEST(SyncBatchNorm, SecondDerivativesAreThoseOfOneProcess) {
   }
 }
 
+TEST(SyncBatchNorm, MayBeTheWrappedModuleItself) {
+  const auto all = Samples(6, torch::kDouble).data.slice(1, 0, 3);
+  torch::nn::BatchNorm1d reference(3);
+  reference->to(torch::kDouble);
+  reference->forward(all).pow(3).sum().backward();
+  test::on_ranks(2, ThreadEngine::SharedMemory, [&](const Comm& comm) {
+    SyncBatchNormImpl norm(3);  // held by nobody
+    norm.to(torch::kDouble);
+    DistributedDataParallel ddp(norm, comm, {.reduction = Reduction::Sum});
+    norm.forward(comm.rank() == 0 ? all.slice(0, 0, 4) : all.slice(0, 4)).pow(3).sum().backward();
+    EXPECT_LE(test::relative_difference(norm.weight.grad(), reference->weight.grad()), 1e-12);
+    EXPECT_LE(test::relative_difference(norm.running_var, reference->running_var), 1e-12);
+  });
+}
+
 TEST(SyncBatchNorm, RefusesWhatItCannotNormalize) {
   SyncBatchNorm norm(3);
   EXPECT_THROW(norm(torch::randn({1, 3})), Error);

@@ -237,10 +237,13 @@ ReducerOptions DistributedDataParallel::State::reducer_options() {
 }
 
 void DistributedDataParallel::State::connect_batch_norms(torch::nn::Module& module) {
-  for (const auto& part : module.modules(/*include_self=*/false)) {
-    auto found = std::dynamic_pointer_cast<SyncBatchNormImpl>(part);
+  const auto add = [this](std::shared_ptr<SyncBatchNormImpl> found) {
     if (found && !found->connected()) batch_norms.push_back(std::move(found));  // or it is the other wrapper's
-  }
+  };
+  // The module may be one itself, and one that nobody holds by a shared pointer.
+  if (auto* self = dynamic_cast<SyncBatchNormImpl*>(&module)) add({module.weak_from_this().lock(), self});
+  for (const auto& part : module.modules(/*include_self=*/false))
+    add(std::dynamic_pointer_cast<SyncBatchNormImpl>(part));
   if (batch_norms.empty()) return;
   batch_norm_link = std::make_shared<const SyncBatchNormImpl::Link>(
       SyncBatchNormImpl::Link{.comm = comm.duplicate(), .while_waiting = [this] { return progress(); }});
