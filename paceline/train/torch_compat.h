@@ -81,7 +81,7 @@ inline bool is_held(const torch::Tensor& tensor) { return tensor.use_count() > 1
 
 /// Moves the storage of a dense tensor, with all tensors that share it, to memory of its own.
 inline void take_private_copy(const torch::Tensor& tensor) {
-  const torch::Storage storage = tensor.storage();
+  const torch::Storage& storage = tensor.storage();
   at::DataPtr copy = c10::GetCPUAllocator()->allocate(storage.nbytes());
   std::memcpy(copy.get(), storage.data_ptr().get(), storage.nbytes());
   // As const as the handle is: libtorch counts on nobody else seeing a storage whose memory moves.
