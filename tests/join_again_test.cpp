@@ -64,11 +64,14 @@ TEST_P(JoinAgain, MeetsTheOthersNextJoin) {
   EXPECT_TRUE(contains(job.out(), "joined thrice")) << job.out() << job.err();
 }
 
+// Thread sanitizer ends a forked child that starts a thread, as connecting does.
+#ifndef __SANITIZE_THREAD__
 TEST_P(JoinAgain, IsRefusedToAForkedChild) {
   Job job(run_worker(3, "ForksAndJoins", {"--transport", GetParam(), "--timeout", "60"}));
   EXPECT_EQ(job.wait(), 0) << job.err();
   EXPECT_TRUE(contains(job.out(), "not disturbed")) << job.out() << job.err();
 }
+#endif
 
 TEST_P(JoinAgain, WorksForOneProgramAfterAnother) {
   const std::string program = std::filesystem::read_symlink("/proc/self/exe").string() +

@@ -312,6 +312,8 @@ TEST(ForeignProc, AKilledGuardTakesItsWorkersAndTheirGroupsWithIt) {
   EXPECT_FALSE(contains(job.out(), "left")) << job.out();
 }
 
+// Sanitizers themselves cannot do without /proc.
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 TEST(ForeignProc, WithoutAnyProcAJobEndsWellAndLeavesNothing) {
   const TemporaryFolder folder;
   Job job(run_sh(1, kLeavesSomething),
@@ -321,6 +323,7 @@ TEST(ForeignProc, WithoutAnyProcAJobEndsWellAndLeavesNothing) {
   EXPECT_EQ(job.err(), "");
   EXPECT_TRUE(job.leaves_nothing());
 }
+#endif
 
 // ---- What workers do in the tests above. Disabled, so that they run only as workers.
 
