@@ -2,8 +2,10 @@
 // not their values. Each as in one process.
 #include <gtest/gtest.h>
 
+#include "paceline/train/checkpoint.h"
 #include "paceline/train/gather.h"
 #include "paceline/train/gradient_norm.h"
+#include "temporary_folder.h"
 #include "train_failures.h"
 #include "train_models.h"
 
@@ -126,6 +128,98 @@ TEST_P(OwnMemory, OfAParameterThatOnlyOtherRanksReach) {
     model.v.sum().backward();  // on no rank
     expect_all(own, 7);
   });
+}
+
+/// A program that sets its gradients to views of a flat tensor once, and from then on clears only that.
+struct FlatGradients {
+  Dot model;
+  DistributedDataParallel ddp;
+  Optimizer<torch::optim::SGD> optimizer{ddp, model.parameters(), torch::optim::SGDOptions(0.0)};
+  torch::Tensor flat;
+  FlatGradients(const Comm& comm, std::int64_t count, NotFinite not_finite = NotFinite::Raise)
+      : model(count),
+        ddp(model, comm, {.bucket_bytes = 4096, .not_finite = not_finite}),
+        flat(torch::zeros({count + 3}, torch::kDouble)) {
+    model.w.mutable_grad() = flat.slice(0, 0, count);
+    model.v.mutable_grad() = flat.slice(0, count);
+  }
+  void backward(double x) {
+    flat.zero_();
+    model.forward(x).backward();
+  }
+};
+
+TEST_P(OwnMemory, ComesBackAfterAStepThatWasSkipped) {
+  for (const int ranks : {1, 2}) {
+    on_ranks(ranks, ThreadEngine::SharedMemory, [&](const Comm& comm) {
+      FlatGradients job(comm, GetParam(), NotFinite::Skip);
+      for (int step = 1; step <= 6; ++step) {
+        job.backward(step == 3 && comm.rank() == 0 ? std::nan("") : step * (comm.rank() + 1.0));
+        if (step == 3) {
+          EXPECT_FALSE(job.model.w.grad().defined()) << "the optimizer finds nothing";
+        } else {
+          expect_all(job.model.w.grad(), step * mean_of_ranks(comm));
+          expect_all(job.flat.slice(0, 0, GetParam()), step * mean_of_ranks(comm));
+        }
+        job.optimizer.step();
+      }
+    });
+  }
+}
+
+TEST_P(OwnMemory, ComesBackAfterACheckpointWasLoaded) {
+  for (const int ranks : {1, 2}) {
+    const TemporaryFolder folder;
+    on_ranks(ranks, ThreadEngine::SharedMemory, [&](const Comm& comm) {
+      FlatGradients job(comm, GetParam());
+      JobState state;
+      job.backward(comm.rank() + 1.0);
+      job.optimizer.step();
+      save(folder.path, job.ddp, state);
+      ASSERT_TRUE(load(folder.path, job.ddp, state));
+      for (int step = 1; step <= 3; ++step) {
+        job.backward(step * (comm.rank() + 1.0));
+        expect_all(job.flat.slice(0, 0, GetParam()), step * mean_of_ranks(comm));
+        expect_all(job.model.w.grad(), step * mean_of_ranks(comm));
+        job.optimizer.step();
+      }
+    });
+  }
+}
+
+// What a program put there after the backward, and keeps, is no such memory.
+TEST_P(OwnMemory, ThatCameAfterTheBackwardIsLeftAloneByALoad) {
+  const TemporaryFolder folder;
+  on_ranks(2, ThreadEngine::SharedMemory, [&](const Comm& comm) {
+    Dot model(GetParam());
+    DistributedDataParallel ddp(model, comm, {.bucket_bytes = 4096});
+    JobState state;
+    model.forward(1).backward();
+    const auto mixed = model.w.grad() * 5;
+    model.w.mutable_grad() = mixed;
+    save(folder.path, ddp, state);
+    ASSERT_TRUE(load(folder.path, ddp, state));
+    model.forward(2).backward();
+    expect_all(mixed, 5);
+    expect_all(model.w.grad(), 2);
+  });
+}
+
+TEST(Refused, MemoryOfTheUsersOwnThatWasNotZeroedWhereItWouldCountAgain) {
+  test::expect_all_say(test::failures(2,
+                                      [](const Comm& comm) {
+                                        Dot model(5);
+                                        DistributedDataParallel ddp(model, comm, {.reduction = Reduction::Sum});
+                                        const auto own = torch::zeros({5}, torch::kDouble);
+                                        model.w.mutable_grad() = own;
+                                        for (int step = 0; step < 3; ++step) {
+                                          if (step == 1) own.zero_();
+                                          model.v.mutable_grad().reset();
+                                          model.forward(1).backward();
+                                          if (step == 1) expect_all(own, 2);
+                                        }
+                                      }),
+                       {"INVALID_ARGUMENT", "'w' was not zeroed after the last step"});
 }
 
 INSTANTIATE_TEST_SUITE_P(Sizes, OwnMemory, testing::Values(5, 4099));

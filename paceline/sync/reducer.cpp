@@ -27,7 +27,10 @@ constexpr std::size_t kLabelBytes = 24;
 
 ReducerOptions checked(ReducerOptions options) {
   if (options.bucket_bytes == 0) throw Error(ErrorCode::InvalidArgument, "bucket_bytes must be more than 0");
-  options.bucket_bytes = (options.bucket_bytes + 63) / 64 * 64;  // pieces hold whole elements of any type
+  // Pieces hold whole elements of any type. What cannot be rounded up is one bucket for all.
+  constexpr std::size_t kStep = 64, kMost = std::numeric_limits<std::size_t>::max() / kStep * kStep;
+  options.bucket_bytes = std::min(options.bucket_bytes, kMost);
+  options.bucket_bytes = (options.bucket_bytes + (kStep - 1)) / kStep * kStep;
   return options;
 }
 

@@ -153,7 +153,8 @@ std::string choose(const fs::path& folder) {
     try {
       const Manifest manifest = verify_checkpoint(path);
       require_files(manifest, path);
-      return json{{"path", path.string()}, {"contents", json::parse(manifest.contents)}, {"damaged", damaged}}.dump();
+      const json choice{{"path", path.string()}, {"contents", json::parse(manifest.contents)}, {"damaged", damaged}};
+      return choice.dump(-1, ' ', false, json::error_handler_t::replace);  // messages quote what is damaged
     } catch (const Error& error) {
       damaged.push_back(error.message());
     }
@@ -233,7 +234,6 @@ void apply(Staged& staged, DistributedDataParallel& ddp, JobState& job) {
   }
   for (std::size_t i = 0; i < job.loaders.size(); ++i) job.loaders[i]->resume_at(staged.loaders[i]);
   job.numbers = std::move(staged.numbers);
-  for (const NamedTensor& parameter : ddp.trained()) parameter.tensor.mutable_grad().reset();
   ddp.resume_at(staged.rounds);
   for (const auto& optimizer : staged.optimizers) optimizer();
 }

@@ -35,7 +35,11 @@ struct DataLoader::State {
   State(std::shared_ptr<const Dataset> from, const Comm& with, LoaderOptions how);
   ~State();
 
-  std::size_t batches() const { return (sampler.samples_per_epoch() + options.batch_size - 1) / options.batch_size; }
+  /// Of so many samples; the last one may be smaller.
+  std::size_t batches_of(std::size_t samples) const {
+    return samples / options.batch_size + (samples % options.batch_size == 0 ? 0 : 1);
+  }
+  std::size_t batches() const { return batches_of(sampler.samples_per_epoch()); }
   Batch read(const std::vector<std::uint64_t>& of, std::size_t batch) const;
   void require_same_order() const;
   void resume_at(Position position);
@@ -173,7 +177,7 @@ void DataLoader::State::begin_epoch() {
   std::lock_guard lock(mutex);
   indices = std::move(next_indices);
   ++epoch;
-  total = (indices->size() + options.batch_size - 1) / options.batch_size;
+  total = batches_of(indices->size());
   claimed = taken = 0;
   ready.clear();
   failure = nullptr;

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <exception>
 #include <optional>
 #include <random>
 
@@ -132,7 +133,8 @@ void DistributedDataParallel::accumulate(std::size_t backwards) {
 }
 
 bool DistributedDataParallel::averaged() const {
-  return !state_->in_backward && state_->passes == 0 && state_->reducer.rounds() > 0 && state_->shared.averaged();
+  return !state_->in_backward && state_->passes == 0 && state_->reducer.rounds() > 0 &&
+         state_->shared.accumulated() == 0;
 }
 
 void DistributedDataParallel::average() { state_->average(); }
@@ -165,8 +167,14 @@ const Replica& DistributedDataParallel::replica() const { return state_->replica
 const std::vector<NamedTensor>& DistributedDataParallel::trained() const { return state_->trained; }
 
 std::uint64_t DistributedDataParallel::rounds() const { return state_->rounds_before + state_->reducer.rounds(); }
-std::uint32_t DistributedDataParallel::accumulated() const { return state_->passes; }
-void DistributedDataParallel::resume_at(std::uint64_t done) { state_->rounds_before = done - state_->reducer.rounds(); }
+std::uint32_t DistributedDataParallel::accumulated() const {
+  return std::max(state_->passes, state_->shared.accumulated());
+}
+void DistributedDataParallel::resume_at(std::uint64_t done) {
+  state_->drop_gradients();
+  state_->shared.zero_gradients();
+  state_->rounds_before = done - state_->reducer.rounds();
+}
 
 double DistributedDataParallel::total_weight() const {
   double total = 0;
@@ -174,8 +182,9 @@ double DistributedDataParallel::total_weight() const {
   return total;
 }
 
-std::uint64_t DistributedDataParallel::require_averaged(std::uint64_t rounds_before) const {
-  return state_->require_averaged(rounds_before);
+std::uint64_t DistributedDataParallel::require_averaged(std::uint64_t rounds_before,
+                                                        const torch::optim::Optimizer& optimizer) const {
+  return state_->require_averaged(rounds_before, optimizer);
 }
 
 DistributedDataParallel::State::State(torch::nn::Module& module, const Comm& with, DataParallelOptions how)
@@ -195,6 +204,7 @@ DistributedDataParallel::State::State(torch::nn::Module& module, const Comm& wit
       probes(parameters.size()),
       versions(parameters.size()),
       users_own(parameters.size()),
+      set_aside(parameters.size()),
       hooks(tensors(parameters), owner(),
             [this](std::size_t index, const torch::Tensor& given) { on_gradient(index, given); }),
       watch(comm.timeline(), [this] { on_node(); }) {
@@ -217,12 +227,13 @@ GradientOwner DistributedDataParallel::State::owner() {
           .reduction = options.reduction,
           .world_size = comm.world_size(),
           .group = group,
-          .averaged = [this] { return !in_backward && passes == 0; }};
+          .accumulated = [this] { return std::max<std::uint32_t>(passes, in_backward); }};
 }
 
 DistributedDataParallel::State::~State() {
   for (const auto& batch_norm : batch_norms) batch_norm->connect(nullptr);
-  if (reducer.in_round()) comm.abort("its model was destroyed during backward");
+  // Where an exception ends it, whoever catches that knows the reason. Comm keeps the other ranks waiting until then.
+  if (reducer.in_round() && std::uncaught_exceptions() == 0) comm.abort("its model was destroyed during backward");
 }
 
 ReducerOptions DistributedDataParallel::State::reducer_options() {

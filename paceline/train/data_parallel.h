@@ -46,7 +46,8 @@ enum class EndedRanks {
 /// What happens when a rank's gradient holds NaN or infinity. All ranks do the same in the same step.
 enum class NotFinite {
   Raise,      ///< All throw Aborted, which names rank, parameter and step.
-  Skip,       ///< All drop the step's gradients, so that optimizers find nothing to do; the report says so.
+  Skip,       ///< All drop the step's gradients (undefined until the next backward), so that optimizers find nothing to
+              ///< do; the report says so.
   GoOn,       ///< Only the report says so.
   Unchecked,  ///< Nobody looks.
 };
@@ -109,11 +110,13 @@ struct UnusedParameters {
 /// parameters, so call the module as ever. Construct it after the module has its final type, place and values
 /// (torch::load and to() take the hooks away, which the next backward says), and keep both alive together. Only one
 /// backward at a time, on the thread that constructed this; it may be destroyed on another. Each wrapped model
-/// communicates by itself, so several may share `comm`; ranks must run their backwards in the same order. Of parameters
-/// that models share, the wrapper constructed first averages the gradients, so these are the sum of all losses' means;
-/// both wrappers take the same ranks and Reduction, and the first lives as long as the second. A backward that reaches
-/// no parameter on some rank averages nothing there: call average() instead. A backward inside another one, as
-/// re-entrant checkpointing runs it, is part of that one, and what it reaches is averaged at its end.
+/// communicates by itself, so several may share `comm`; ranks must run their backwards in the same order. Models that
+/// one backward reaches are averaged at its end, the one wrapped last first, in which order a rank without such a
+/// backward calls average(). Of parameters that models share, the wrapper constructed first averages the gradients, so
+/// these are the sum of all losses' means; both wrappers take the same ranks and Reduction, and the first lives as long
+/// as the second. A backward that reaches no parameter on some rank averages nothing there: call average() instead. A
+/// backward inside another one, as re-entrant checkpointing runs it, is part of that one, and what it reaches is
+/// averaged at its end.
 ///
 /// grad() is as libtorch would leave it: a gradient that is kept beyond zero_grad() keeps its values, memory that the
 /// user has put there gets the mean in place. Sparse gradients become dense. Complex parameters are refused.
@@ -199,9 +202,9 @@ class DistributedDataParallel {
 
   /// How often gradients were averaged, also before load().
   std::uint64_t rounds() const;
-  /// Backwards whose gradients are accumulated and not averaged.
+  /// Backwards whose gradients are accumulated and not averaged, those of shared parameters included.
   std::uint32_t accumulated() const;
-  /// load() calls it: there were so many averagings before.
+  /// load() calls it: there were so many averagings before. Drops gradients.
   void resume_at(std::uint64_t rounds);
   /// Of the last averaging: the sum of all ranks' weights (Reduction::Weighted), or how many ranks counted.
   double total_weight() const;
@@ -211,7 +214,7 @@ class DistributedDataParallel {
 
   /// Throws Aborted, on all ranks, unless a backward has been averaged since this returned `rounds_before` (0 at
   /// first), and none has accumulated since. Optimizer<> calls it before it steps; returns what to pass next time.
-  std::uint64_t require_averaged(std::uint64_t rounds_before) const;
+  std::uint64_t require_averaged(std::uint64_t rounds_before, const torch::optim::Optimizer& optimizer) const;
 
   /// Throws InvalidArgument, naming the first that is not, unless all of an optimizer's parameters are of this model.
   /// Optimizer<> calls it, at each step.

@@ -58,6 +58,7 @@ struct DistributedDataParallel::State {
   void leave_to_holders(std::size_t index);
   void keep_dense();
   void look_at_gradients();
+  void forget_cleared();
 
   // What the ranks decide in a round, by what all of them said (verdict.cpp).
   void judge();
@@ -93,7 +94,7 @@ struct DistributedDataParallel::State {
   void adopt_state(int root);
 
   // What must not be (gradient_checks.cpp).
-  std::uint64_t require_averaged(std::uint64_t since);
+  std::uint64_t require_averaged(std::uint64_t since, const torch::optim::Optimizer& optimizer);
   void require_fresh(std::size_t index);
   void require_no_graph(std::size_t index);
   void require_not_sent(std::size_t index);
@@ -148,6 +149,7 @@ struct DistributedDataParallel::State {
   std::vector<std::uint64_t> probes;                          // of gradients that hold what was accumulated
   std::vector<std::uint32_t> versions;                        // Sum, Weighted: of gradients when they were averaged
   std::vector<std::uint8_t> users_own;                        // by parameter: grad() is memory that the user put there
+  std::vector<torch::Tensor> set_aside;                       // by parameter: such memory, of a step that was dropped
   std::vector<std::pair<std::size_t, torch::Tensor>> absent;  // of this round, with the gradient that was there
 
   std::vector<std::size_t> absent_here;  // of the last round

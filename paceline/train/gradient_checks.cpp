@@ -9,17 +9,18 @@
 
 namespace paceline {
 
-std::uint64_t DistributedDataParallel::State::require_averaged(std::uint64_t since) {
+std::uint64_t DistributedDataParallel::State::require_averaged(std::uint64_t since,
+                                                               const torch::optim::Optimizer& optimizer) {
   if (in_backward) fail_abandoned();
   require_still_frozen();
-  look_at_gradients();
+  forget_cleared();
   if (passes > 0) {
     fail(ErrorCode::Aborted,
          fmt::format("optimizer.step() was called while gradients of {} backward{} are accumulated and not averaged "
                      "(no_sync() or accumulate()); step after the backward that averages, or call average()",
                      passes, passes == 1 ? "" : "s"));
   }
-  shared.require_averaged(comm);
+  shared.require_averaged(comm, optimizer);
   if (reducer.rounds() > since) return reducer.rounds();
   for (std::size_t index = 0; index < parameters.size(); ++index) {
     if (!hooks.still_watches(index, parameters[index].tensor)) fail_changed(parameters[index].name);
@@ -41,7 +42,8 @@ void DistributedDataParallel::State::require_fresh(std::size_t index) {
   fail(
       ErrorCode::InvalidArgument,
       fmt::format("the gradient of '{}' was not zeroed after the last step, and with Reduction::{} it would count anew "
-                  "for every rank; call zero_grad() between optimizer steps",
+                  "for every rank; call zero_grad() between optimizer steps, and let all backwards of a step but the "
+                  "last only accumulate (no_sync())",
                   parameters[index].name, options.reduction == Reduction::Sum ? "Sum" : "Weighted"));
 }
 

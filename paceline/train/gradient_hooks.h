@@ -18,8 +18,8 @@ struct GradientOwner {
   Reduction reduction;
   int world_size;
   std::int64_t group;  ///< The same on all ranks of the wrapper, another for each wrapper.
-  /// Whether nothing is accumulated that has not been averaged.
-  std::function<bool()> averaged;
+  /// How many backwards' gradients are accumulated and not averaged.
+  std::function<std::uint32_t()> accumulated;
 };
 
 /// Calls `on_gradient(i, given)` whenever autograd has finished the gradient of parameter i; `given` is what was added

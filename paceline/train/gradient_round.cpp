@@ -172,7 +172,7 @@ void DistributedDataParallel::State::finish_round() {
 // To memory of the user's own.
 void DistributedDataParallel::State::give_back_result(std::size_t index) {
   torch::Tensor& gradient = parameters[index].tensor.mutable_grad();
-  if (users_own[index] && gradient.defined() && reducer.took_part(index)) gradient.copy_(slots[index]);
+  if (uses_slots && users_own[index] && gradient.defined() && reducer.took_part(index)) gradient.copy_(slots[index]);
 }
 
 // What waited for the end of this backward, and what only an earlier one of this step reached. Buckets are laid out in

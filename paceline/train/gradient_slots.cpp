@@ -1,6 +1,7 @@
 // Where gradients lie: slots of the reducer's buckets, in which libtorch computes large ones itself.
 #include <algorithm>
 #include <atomic>
+#include <utility>
 
 #include "paceline/train/data_parallel_state.h"
 #include "paceline/train/plain_tensor.h"
@@ -130,16 +131,26 @@ void DistributedDataParallel::State::keep_dense() {
 }
 
 // Before a backward adds to gradients: those that are there and not in their slots are memory that the user has put
-// there, e.g. views of one flat tensor. And if everything that was accumulated has been cleared since, it counts no
-// longer.
+// there, e.g. views of one flat tensor. What a dropped step took from there comes back, unless there is something else.
 void DistributedDataParallel::State::look_at_gradients() {
-  bool cleared = passes > 0;
+  const torch::NoGradGuard no_grad;
   for (std::size_t index = 0; index < parameters.size(); ++index) {
-    const torch::Tensor& gradient = parameters[index].tensor.grad();
-    users_own[index] = uses_slots && gradient.defined() && gradient.layout() == torch::kStrided && !is_in_slot(index);
-    cleared &= !pending[index] || was_cleared(index);
+    torch::Tensor& gradient = parameters[index].tensor.mutable_grad();
+    if (set_aside[index].defined()) {
+      torch::Tensor aside = std::exchange(set_aside[index], {});
+      if (!gradient.defined()) gradient = aside.zero_();
+    }
+    users_own[index] = gradient.defined() && gradient.layout() == torch::kStrided && !is_in_slot(index);
   }
-  if (!cleared) return;
+  forget_cleared();
+}
+
+// If everything that was accumulated has been cleared since, it counts no longer.
+void DistributedDataParallel::State::forget_cleared() {
+  if (passes == 0) return;
+  for (std::size_t index = 0; index < parameters.size(); ++index) {
+    if (pending[index] && !was_cleared(index)) return;
+  }
   std::fill(pending.begin(), pending.end(), 0);
   passes = 0;
   weight = 0;

@@ -50,14 +50,14 @@ class Optimizer final : public Base {
     require_wrapper();
     ddp_.require_parameters(*this);
     const bool has_closure = closure != nullptr;  // then backward runs inside step()
-    if (!has_closure) rounds_ = ddp_.require_averaged(rounds_);
+    if (!has_closure) rounds_ = ddp_.require_averaged(rounds_, *this);
     if (on_step_.before) on_step_.before();
     torch::Tensor loss;
     {
       const ScopedPhase phase(ddp_.comm().timeline(), Phase::Optimizer);
       loss = has_closure ? Base::step([&] { return ddp_.evaluate(closure); }) : Base::step(nullptr);
     }
-    if (has_closure) rounds_ = ddp_.require_averaged(rounds_);
+    if (has_closure) rounds_ = ddp_.require_averaged(rounds_, *this);
     if (on_step_.after) on_step_.after();
     ddp_.comm().timeline().end_of_update();
     return loss;

@@ -5,6 +5,17 @@
 #include <algorithm>
 
 namespace paceline {
+namespace {
+
+bool has(const torch::optim::Optimizer& optimizer, const torch::Tensor& parameter) {
+  const auto& groups = optimizer.param_groups();
+  return std::any_of(groups.begin(), groups.end(), [&](const auto& group) {
+    return std::any_of(group.params().begin(), group.params().end(),
+                       [&](const torch::Tensor& p) { return p.is_same(parameter); });
+  });
+}
+
+}  // namespace
 
 SharedParameters::SharedParameters(const std::vector<NamedTensor>& trained) {
   for (const NamedTensor& parameter : trained) {
@@ -56,11 +67,18 @@ void SharedParameters::require_same_average(const Comm& comm, Reduction reductio
              comm.rank(), static_cast<int>(other - all.begin())});
 }
 
-bool SharedParameters::averaged() const {
-  return std::all_of(shared_.begin(), shared_.end(), [](const Shared& s) {
-    const auto owner = s.owner.lock();
-    return owner && owner->averaged();
-  });
+std::uint32_t SharedParameters::accumulated() const {
+  std::uint32_t most = 0;
+  for (const Shared& s : shared_) {
+    if (const auto owner = s.owner.lock()) most = std::max(most, owner->accumulated());
+  }
+  return most;
+}
+
+void SharedParameters::zero_gradients() const {
+  for (const Shared& s : shared_) {
+    if (s.parameter.tensor.grad().defined()) s.parameter.tensor.mutable_grad().zero_();
+  }
 }
 
 void SharedParameters::require_watched(const Comm& comm) const {
@@ -78,10 +96,10 @@ void SharedParameters::require_watched(const Comm& comm) const {
   }
 }
 
-void SharedParameters::require_averaged(const Comm& comm) const {
+void SharedParameters::require_averaged(const Comm& comm, const torch::optim::Optimizer& optimizer) const {
   require_watched(comm);
   for (const Shared& s : shared_) {
-    if (s.owner.lock()->averaged()) continue;
+    if (s.owner.lock()->accumulated() == 0 || !has(optimizer, s.parameter.tensor)) continue;
     comm.fail({ErrorCode::Aborted,
                fmt::format("optimizer.step() was called while the gradient of '{}' is accumulated and not averaged, by "
                            "the wrapper of model '{}' (no_sync() or accumulate()); step after the backward that "

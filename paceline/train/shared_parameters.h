@@ -26,12 +26,14 @@ class SharedParameters {
   /// Collective. Throws InvalidArgument, naming a parameter, where the other wrapper averages in another way or over
   /// other ranks.
   void require_same_average(const Comm& comm, Reduction reduction) const;
-  /// Whether nothing of theirs is accumulated that has not been averaged.
-  bool averaged() const;
+  /// How many backwards' gradients of theirs are accumulated and not averaged, by the wrapper that has most.
+  std::uint32_t accumulated() const;
   /// Throws Aborted, naming a parameter, if the wrapper that averaged it is gone, or the parameter's hooks are.
   void require_watched(const Comm& comm) const;
-  /// The same, and unless that wrapper has averaged all that it accumulated.
-  void require_averaged(const Comm& comm) const;
+  /// The same, and unless that wrapper has averaged all that it accumulated; of the parameters that `optimizer` steps.
+  void require_averaged(const Comm& comm, const torch::optim::Optimizer& optimizer) const;
+  /// Zeroes the gradients: they lie where the other wrapper, or the user, has put them.
+  void zero_gradients() const;
 
  private:
   struct Shared {

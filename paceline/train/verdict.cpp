@@ -89,9 +89,15 @@ void DistributedDataParallel::State::judge_finite(bool dropped) {
   ++skipped;
 }
 
-// Optimizers find nothing to do.
+// Optimizers find nothing to do. Memory of the user's own, into which the last backward went, is there again for the
+// next one. (In a world of one any gradient may be such memory: what nobody else holds is not.)
 void DistributedDataParallel::State::drop_gradients() {
-  for (const NamedTensor& parameter : parameters) parameter.tensor.mutable_grad().reset();
+  for (std::size_t index = 0; index < parameters.size(); ++index) {
+    torch::Tensor& gradient = parameters[index].tensor.mutable_grad();
+    const bool own = users_own[index] && gradient.defined() && !is_in_slot(index) && compat::is_held(gradient);
+    if (own) set_aside[index] = gradient;
+    gradient.reset();
+  }
 }
 
 // A world of one sends nothing off; its gradients are where libtorch put them.
