@@ -263,6 +263,61 @@ TEST(A8Weighted, RanksWithDifferentNumbersOfTokensAreOneProcessOverAllOfThem) {
   check_weights(1, {{5, 17}}, ThreadEngine::SharedMemory);
 }
 
+TEST(A8Weighted, WeightsOfWhatWasClearedDoNotCountAndThoseOfAnAverageByHandDo) {
+  struct Net : torch::nn::Module {
+    torch::Tensor w = register_parameter("w", torch::ones({3}, torch::kDouble));
+  };
+  test::on_ranks(2, ThreadEngine::SharedMemory, [&](const Comm& comm) {
+    Net net;
+    DistributedDataParallel ddp(net, comm, {.reduction = Reduction::Weighted});
+    for (int step = 0; step < 2; ++step) {
+      net.w.mutable_grad().reset();
+      if (comm.rank() == 0) {
+        {
+          const auto alone = ddp.no_sync();
+          ddp.set_weight(100);
+          (net.w * 7).sum().backward();
+        }
+        net.w.mutable_grad().reset();
+      }
+      ddp.set_weight(2);
+      (net.w * (comm.rank() + 1.0)).sum().backward();
+      EXPECT_EQ(ddp.total_weight(), 4);
+      EXPECT_TRUE(net.w.grad().eq(0.75).all().item<bool>()) << net.w.grad();
+    }
+    net.w.mutable_grad().reset();
+    {
+      const auto only_accumulate = ddp.no_sync();
+      ddp.set_weight(2);
+      (net.w * 3).sum().backward();
+    }
+    ddp.set_weight(1);  // of samples without a backward
+    ddp.average();
+    EXPECT_EQ(ddp.total_weight(), 6);
+    EXPECT_TRUE(net.w.grad().eq(1).all().item<bool>()) << net.w.grad();
+  });
+}
+
+// What a rank has accumulated when its data end counts in the step that the others average by hand.
+TEST(A3Accumulation, OfARankWhoseDataEndIsAveragedWithTheOthers) {
+  struct Net : torch::nn::Module {
+    torch::Tensor w = register_parameter("w", torch::ones({3}, torch::kDouble));
+  };
+  test::on_ranks(2, ThreadEngine::SharedMemory, [&](const Comm& comm) {
+    Net net;
+    DistributedDataParallel ddp(net, comm);
+    {
+      const auto only_accumulate = ddp.no_sync();
+      (net.w * (comm.rank() + 1.0)).sum().backward();
+    }
+    if (comm.rank() == 0) {
+      ddp.average();
+      EXPECT_TRUE(net.w.grad().eq(1.5).all().item<bool>()) << net.w.grad();
+    }
+    ddp.join();
+  });
+}
+
 TEST(A8Weighted, ThePlainMeanOfRanksIsNotThat) {
   const Samples all(112);
   Sequential reference = oracle(all);

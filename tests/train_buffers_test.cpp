@@ -252,6 +252,18 @@ TEST(SyncBatchNorm, SecondDerivativesAreThoseOfOneProcess) {
   }
 }
 
+// The mean is rounded to the input's type; here by a third of the step between two values.
+TEST(SyncBatchNorm, VarianceOfValuesFarFromZeroIsExact) {
+  constexpr float kStep = 0.0078125F;  // between floats at 100,000
+  test::on_ranks(3, ThreadEngine::SharedMemory, [&](const Comm& comm) {
+    SyncBatchNorm norm(SyncBatchNormOptions{.num_features = 1, .momentum = 1.0});
+    DistributedDataParallel ddp(*norm, comm);
+    norm(torch::full({4, 1}, 100'000.F + (comm.rank() == 2 ? kStep : 0)));
+    const double variance = 2.0 / 9 * kStep * kStep * 12 / 11;
+    EXPECT_NEAR(norm->running_var[0].item<double>(), variance, variance * 1e-5);
+  });
+}
+
 TEST(SyncBatchNorm, MayBeTheWrappedModuleItself) {
   const auto all = Samples(6, torch::kDouble).data.slice(1, 0, 3);
   torch::nn::BatchNorm1d reference(3);

@@ -280,6 +280,28 @@ TEST(Damage, AManifestOfAnotherFormIsSaidToBeDamagedAndChangesNothing) {
   }
 }
 
+// Also where the message that says what is wrong quotes bytes that are no text.
+TEST(Damage, OfAnyByteOfTheManifestLeavesTheOneBefore) {
+  const TemporaryFolder folder;
+  const Samples all(60);
+  SmallJob job(Comm::solo(), all);
+  job.run(1);
+  const fs::path good = save(folder.path, job.ddp, job.job);
+  job.run(1);
+  const fs::path manifest = save(folder.path, job.ddp, job.job) / "manifest.json";
+  std::string text(fs::file_size(manifest), '\0');
+  std::ifstream(manifest).read(text.data(), static_cast<std::streamsize>(text.size()));
+  for (std::size_t at = 0; at < text.size(); at += 7) {
+    std::string damaged = text;
+    damaged[at] = static_cast<char>(damaged[at] ^ 0x80);
+    std::ofstream(manifest) << damaged;
+    const auto loaded = load(folder.path, job.ddp, job.job);
+    ASSERT_TRUE(loaded) << "byte " << at;
+    EXPECT_EQ(loaded->path, good) << "byte " << at;
+    EXPECT_EQ(loaded->damaged.size(), 1u) << "byte " << at;
+  }
+}
+
 TEST(Damage, ACheckpointOfAnotherJobIsRefusedByName) {
   const TemporaryFolder folder;
   const Samples all(60);

@@ -83,6 +83,24 @@ TEST(Drift, IsNoneWhereARankChangesParametersAndPutsThemBack) {
   for (const auto& message : messages) EXPECT_EQ(message, "");
 }
 
+TEST(Drift, OfTheLastElementOfAParameterWithGapsInItsMemory) {
+  struct Net : torch::nn::Module {
+    torch::Tensor w = register_parameter("w", torch::ones({4, 4}).slice(1, 0, 2).detach());
+  };
+  expect_all_say(failures(2,
+                          [](const Comm& comm) {
+                            Net net;
+                            ASSERT_FALSE(net.w.is_non_overlapping_and_dense());
+                            DistributedDataParallel ddp(net, comm, {.check_replicas_every = 1});
+                            for (int step = 0; step < 3; ++step) {
+                              net.w.mutable_grad().reset();
+                              net.w.sum().backward();
+                              if (step == 1 && comm.rank() == 1) net.w.data()[3][1] += 1;
+                            }
+                          }),
+                 {"E303 MISMATCH", "'w'"});
+}
+
 /// Calls `then` with replicas of which rank 1's has drifted past its version counters.
 template <class Then>
 std::vector<std::string> with_drifted_replicas(Then then) {

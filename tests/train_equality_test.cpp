@@ -1,6 +1,8 @@
 // N workers are one process with N times the batch; replicas are equal bit for bit.
 #include <gtest/gtest.h>
 
+#include <limits>
+
 #include "train_models.h"
 
 namespace paceline {
@@ -101,6 +103,22 @@ INSTANTIATE_TEST_SUITE_P(Models, A1Equality,
                          });
 
 // Buckets, engines and repetition change nothing, since the sum is taken in rank order.
+TEST(Buckets, MayBeAsLargeAsNumbersGo) {
+  const Samples all(2 * kBatch);
+  Sequential reference = test::mlp();
+  test::loss_of(reference, all).backward();
+  test::on_ranks(2, ThreadEngine::SharedMemory, [&](const Comm& comm) {
+    Sequential replica = test::mlp();
+    if (comm.rank() == 0) test::copy_parameters(*reference, *replica);
+    DistributedDataParallel ddp(*replica, comm, {.bucket_bytes = std::numeric_limits<std::size_t>::max()});
+    for (int step = 0; step < 2; ++step) {
+      for (auto& p : replica->parameters()) p.mutable_grad().reset();
+      test::loss_of(replica, all.part(comm.rank() * kBatch, kBatch)).backward();
+    }
+    EXPECT_LE(test::relative_difference(replica->parameters()[0].grad(), reference->parameters()[0].grad()), 1e-5);
+  });
+}
+
 TEST(A2BitEquality, HoldsForEveryBucketSizeEngineAndRun) {
   for (const int n : {2, 3}) {
     Sequential start = test::mlp();

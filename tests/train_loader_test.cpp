@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <limits>
 #include <numeric>
 
 #include "paceline/train/data_loader.h"
@@ -143,6 +144,17 @@ TEST(Loader, RanksThatWouldShuffleDifferentlyAreAMismatch) {
                               }),
                Error);
   EXPECT_EQ(refused, 3);
+}
+
+TEST(Loader, ABatchLargerThanTheDataSetIsAllOfIt) {
+  for (const std::size_t size : {std::size_t{6}, std::numeric_limits<std::size_t>::max()}) {
+    DataLoader loader(numbers(5), Comm::solo(), {.batch_size = size});
+    EXPECT_EQ(loader.batches(), 1u);
+    std::int64_t samples = 0;
+    for (auto& batch : loader.epoch()) samples += batch.data.size(0);
+    EXPECT_EQ(samples, 5);
+    EXPECT_EQ(loader.position().epoch, 1u);
+  }
 }
 
 TEST(Loader, RefusesWhatCannotWork) {

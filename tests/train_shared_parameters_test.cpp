@@ -2,8 +2,11 @@
 #include <gtest/gtest.h>
 
 #include <random>
+#include <sstream>
 
+#include "paceline/train/checkpoint.h"
 #include "paceline/train/gradient_norm.h"
+#include "temporary_folder.h"
 #include "train_failures.h"
 #include "train_models.h"
 
@@ -164,6 +167,33 @@ TEST(SharedParameters, AreNotAveragedWhileTheirWrapperAccumulates) {
   EXPECT_THROW(clip_grad_norm(critic, 1), Error);
   actor.average();
   EXPECT_TRUE(critic.averaged());
+}
+
+TEST(SharedParameters, ThatAreAccumulatedAreNotSavedAndHeadsMayStepMeanwhile) {
+  const TemporaryFolder folder;
+  ActorCritic models;
+  DistributedDataParallel actor(models.actor, Comm::solo()), critic(models.critic, Comm::solo());
+  Optimizer<torch::optim::SGD> head(critic, models.critic.head->parameters(), torch::optim::SGDOptions(0.1));
+  const auto only_accumulate = actor.no_sync();
+  models.critic_loss(torch::ones({2, 4}, torch::kDouble)).backward();
+  EXPECT_NO_THROW(head.step());
+  EXPECT_EQ(critic.accumulated(), 1u);
+  JobState job;
+  EXPECT_THROW(save(folder.path, critic, job), Error);
+}
+
+TEST(Refused, ASharedTrunkThatIsLoadedAfterItWasWrapped) {
+  std::stringstream file;
+  torch::save(ActorCritic().trunk, file);
+  const std::string bytes = file.str();
+  const auto messages = test::failures(2, [&](const Comm& comm) {
+    ActorCritic models;
+    DistributedDataParallel actor(models.actor, comm, {.name = "actor"}), critic(models.critic, comm);
+    std::stringstream again(bytes);
+    torch::load(models.trunk, again);
+    models.critic_loss(torch::ones({2, 4}, torch::kDouble)).backward();
+  });
+  test::expect_all_say(messages, {"ABORTED", "'trunk.weight'", "loaded"});
 }
 
 TEST(Refused, AModelOfWhichAllParametersAreWrappedAlready) {

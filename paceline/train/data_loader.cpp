@@ -80,8 +80,8 @@ std::uint64_t DataLoader::next_epoch() const { return state_->sampler.epoch(); }
 DataLoader::Position DataLoader::position() const {
   const State& state = *state_;  // only this thread changes what is read here
   if (state.taken == state.total) return {state.sampler.epoch(), state.sampler.done()};
-  const std::uint64_t read =
-      state.taken * state.options.batch_size * static_cast<std::uint64_t>(state.comm.world_size());
+  const std::uint64_t read = state.taken * std::min(state.options.batch_size, state.dataset->size()) *
+                             static_cast<std::uint64_t>(state.comm.world_size());
   return {state.sampler.epoch() - 1, std::min<std::uint64_t>(state.done_before + read, state.dataset->size())};
 }
 
