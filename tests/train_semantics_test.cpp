@@ -200,6 +200,29 @@ TEST(Refused, AnExceptionOnOneRankReachesTheOthers) {
   expect_all_say({messages[0], messages[1]}, {"ABORTED", "rank 2 gave up: disk on fire"});
 }
 
+// By a program that tells the others why it ends once its wrapper is gone, as docs/errors.md has it.
+TEST(Refused, AnExceptionInsideBackwardIsToldByWhoeverCatchesIt) {
+  const auto messages = failures(2, [](const Comm& comm) {
+    try {
+      Sequential model = test::mlp();
+      DistributedDataParallel ddp(*model, comm, {.bucket_bytes = 64});
+      for (int step = 0; step < 3; ++step) {
+        auto loss = test::loss_of(model, Samples(kBatch));
+        if (step == 1 && comm.rank() == 1) {
+          model->parameters()[0].register_hook(
+              [](const torch::Tensor&) -> torch::Tensor { throw std::runtime_error("the disk is on fire"); });
+        }
+        loss.backward();
+      }
+    } catch (const std::exception& error) {
+      comm.abort(error.what());
+      throw;
+    }
+  });
+  EXPECT_NE(messages[0].find("rank 1 gave up: the disk is on fire"), std::string::npos) << messages[0];
+  EXPECT_NE(messages[1].find("the disk is on fire"), std::string::npos) << messages[1];
+}
+
 TEST(Refused, ModelsThatDiffer) {
   expect_all_say(failures(3,
                           [](const Comm& comm) {
