@@ -46,6 +46,26 @@ TEST(FirstCause, DisagreementExitsWith78) {
   EXPECT_TRUE(contains(job.err(), "[E301 MISMATCH] host ")) << job.err();
 }
 
+TEST(FirstCause, ARankThatLeavesItsCommunicatorWithSuccessIsTheCauseWhereOthersWait) {
+  for (const char* how : {"exit", "_exit", "exec"}) {
+    for (const char* transport : {"shm", "tcp"}) {
+      Job job(run_worker(3, "RankTwoLeavesWithSuccess", {"--transport", transport}),
+              {.environment = {{"TEST_HOW", how}}});
+      EXPECT_EQ(job.wait(), 1) << how;
+      EXPECT_TRUE(contains(job.err(), "rank 2 failed first")) << how << ": " << job.err();
+      EXPECT_TRUE(contains(job.err(), "exited with code 0 while it was in a communicator")) << job.err();
+      EXPECT_TRUE(contains(job.err(), "[E202 PEER_LOST]")) << job.err();
+    }
+  }
+}
+
+// Nobody waits for it.
+TEST(FirstCause, LeavingACommunicatorWithSuccessIsNoFailureByItself) {
+  Job job(run_worker(2, "AllLeaveWithSuccess"));
+  EXPECT_EQ(job.wait(), 0) << job.err();
+  EXPECT_EQ(job.err(), "");
+}
+
 TEST(FirstCause, ARankThatHasAnotherNumberInItsGroupIsTheCauseToo) {
   Job job(run_worker(3, "RankOneGivesUpInAGroup"));
   EXPECT_EQ(job.wait(), 1);
@@ -258,6 +278,24 @@ TEST(Worker, DISABLED_AnErrorReachesTheEndOfMain) {
 
 TEST(Worker, DISABLED_AnExceptionReachesTheEndOfMain) {
   reach_the_end_of_main([](const Comm&) { throw std::runtime_error("the disk is on fire"); });
+}
+
+TEST(Worker, DISABLED_RankTwoLeavesWithSuccess) {
+  as_worker([](const Comm& comm) {
+    comm.barrier();
+    const std::string how = std::getenv("TEST_HOW");
+    if (comm.rank() == 2 && how == "exit") std::exit(0);
+    if (comm.rank() == 2 && how == "_exit") ::_exit(0);
+    if (comm.rank() == 2) ::execl("/bin/true", "true", nullptr);
+    for (;;) sum(comm);
+  });
+}
+
+TEST(Worker, DISABLED_AllLeaveWithSuccess) {
+  as_worker([](const Comm& comm) {
+    comm.barrier();
+    ::_exit(0);
+  });
 }
 
 TEST(Worker, DISABLED_RankOneGivesUpInAGroup) {

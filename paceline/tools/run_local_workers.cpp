@@ -81,6 +81,7 @@ void LocalWorkers::look_through_script(const RankView& view, pid_t started, Work
   }
   const bool died_unseen = joined && !itself && view.beats && !exited && WIFEXITED(end.status);
   end.unseen = died_unseen && end.status == 0;
+  end.left = joined && view.beats && end.status == 0 && (itself || exited) && view.exit_code.value_or(0) == 0;
   if (end.status == 0 && !itself && view.exit_code.value_or(0) != 0) {
     end.hidden_code = *view.exit_code;
     if (view.beats) end.status = W_EXITCODE(end.hidden_code, 0);

@@ -38,6 +38,7 @@ nlohmann::json to_json(const WorkerEnd& end) {
           {"after", seconds(end.after)},
           {"stopped", end.stopped},
           {"unseen", end.unseen},
+          {"left", end.left},
           {"by_shell", end.by_shell},
           {"hidden_code", end.hidden_code},
           {"out_of_memory", end.out_of_memory},
@@ -55,6 +56,7 @@ WorkerEnd end_from(const nlohmann::json& message) {
   end.after = time_from(message.at("after"));
   end.stopped = message.at("stopped").get<bool>();
   end.unseen = message.at("unseen").get<bool>();
+  end.left = message.at("left").get<bool>();
   end.by_shell = message.at("by_shell").get<bool>();
   end.hidden_code = std::clamp(int_at(message, "hidden_code"), 0, 255);
   end.out_of_memory = message.at("out_of_memory").get<std::string>();

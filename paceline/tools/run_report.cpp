@@ -33,6 +33,10 @@ std::string describe_end(const WorkerEnd& end) {
     return "died in its communicator, while what started it exited with code 0 (a script that ends in a pipe? bash's "
            "`set -o pipefail` lets it fail)";
   }
+  if (end.left) {
+    return "exited with code 0 while it was in a communicator, where others waited for it: do all ranks make the same "
+           "calls, and end their communicators by return from main()?";
+  }
   if (end.by_shell) {
     return fmt::format("{}, as exit code {} of what started it says", describe_status(end.status),
                        exit_code_of(end.status));
@@ -44,7 +48,7 @@ std::string describe_end(const WorkerEnd& end) {
 }
 
 int exit_code_of(const WorkerEnd& cause) {
-  if (cause.too_early) return 1;
+  if (cause.too_early || cause.left) return 1;
   if (cause.unseen) return cause.out_of_memory.empty() ? 1 : 128 + SIGKILL;
   if (cause.report && cause.report->is(ErrorCode::Mismatch)) return kExitMismatch;
   return exit_code_of(cause.status);
@@ -60,6 +64,8 @@ const WorkerEnd* first_cause(const std::vector<WorkerEnd>& ends, std::optional<i
   const WorkerEnd* cause = first([](const WorkerEnd& end) { return end.silence.has_value(); });
   if (cause != nullptr) return cause;
   cause = first([](const WorkerEnd& end) { return end.failed() && !only_saw_another_fail(end); });
+  const bool any = first([](const WorkerEnd& end) { return end.failed() && !end.stopped; }) != nullptr;
+  if (cause == nullptr && any) cause = first([](const WorkerEnd& end) { return end.left; });
   if (cause == nullptr) {
     cause = first([&](const WorkerEnd& end) { return end.failed() && !end.stopped && end.rank == first_to_report; });
   }

@@ -24,6 +24,8 @@ struct WorkerEnd {
   /// What the process that joined had given exit() after it left its communicators, where what started it made 0 of it:
   /// a script may mean that, unless the rank also reported a failure.
   int hidden_code = 0;
+  /// With success, but in its communicator: no failure, unless others waited for it there.
+  bool left = false;
   bool too_early = false;                   ///< With success, but before it joined, and others waited for it.
   std::optional<StoreFailure> report = {};  ///< What it had said itself.
   std::string out_of_memory = {};           ///< The evidence, if that is why it was killed.
@@ -46,8 +48,9 @@ int exit_code_of(const WorkerEnd& cause);
 int exit_code_of(int status);
 
 /// The end that caused the others: that of a worker that was ended for its silence, else the first failure of a worker
-/// that was not stopped and did not itself say that it only saw another fail; where all said so, that of the rank that
-/// was the first to report it, which is the one that gave up. `ends` is in the order of time. nullptr when none failed.
+/// that was not stopped and did not itself say that it only saw another fail; where all said so, that of one that left
+/// its communicator with success, else of the rank that was the first to report it, which is the one that gave up.
+/// `ends` is in the order of time. nullptr when none failed.
 const WorkerEnd* first_cause(const std::vector<WorkerEnd>& ends, std::optional<int> first_to_report = {});
 
 /// Whether it was stopped, or said itself that another one failed.

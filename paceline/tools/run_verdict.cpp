@@ -17,6 +17,7 @@ bool is_of_terminate(const std::string& line) { return line.starts_with("termina
 Fault fault_of(const WorkerEnd& end) {
   if (end.silence) return end.silence->fault();
   if (end.too_early) return Fault::NeverJoined;
+  if (end.left) return Fault::PeerLeft;
   if (!end.out_of_memory.empty()) return Fault::OutOfMemory;
   if (end.report && end.report->cause == Cause::First) return end.report->fault();
   return WIFSIGNALED(end.status) || end.unseen ? Fault::PeerDied : Fault::PeerExited;
