@@ -286,6 +286,12 @@ TEST(CollectiveKinds, RefuseWhatTheyCannotDo) {
         EXPECT_NE(std::string(error.what()).find(says), std::string::npos) << error.what();
       }
     };
+    const auto no_type = static_cast<Dtype>(77);
+    const auto in = std::as_bytes(data);
+    const auto out = std::as_writable_bytes(data);
+    refused("op is 77", [&] { comm.all_reduce(data, static_cast<ReduceOp>(77)); });
+    refused("dtype is 77", [&] { comm.all_reduce(no_type, in, out, ReduceOp::Sum); });
+    refused("dtype is 77", [&] { comm.carry_out({.kind = Collective::AllGather, .dtype = no_type}); });
     refused("must be equal", [&] { comm.all_reduce<float>(four, data); });
     refused("no rank 2", [&] { comm.reduce<float>(six, data, 2); });
     refused("must have 32", [&] { comm.all_gather<float>(four, data); });

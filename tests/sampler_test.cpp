@@ -204,6 +204,8 @@ TEST(Sampler, RefusesWhatCannotBeShared) {
   expect_invalid({.size = 9, .rank = 4, .world_size = 4}, {"rank 4", "size is 4"});
   expect_invalid({.size = 9, .rank = -1, .world_size = 4}, {"rank -1"});
   expect_invalid({.size = 9, .rank = 0, .world_size = 0}, {"size is 0"});
+  expect_invalid({.size = 9, .order = static_cast<SampleOrder>(7)}, {"order is 7"});
+  expect_invalid({.size = 9, .tail = static_cast<SampleTail>(-1)}, {"tail is -1"});
 }
 
 // What was read before, by any number of ranks, and the rest, read by any other, are the epoch.

@@ -280,6 +280,20 @@ TEST(Damage, AManifestOfAnotherFormIsSaidToBeDamagedAndChangesNothing) {
   }
 }
 
+TEST(Damage, AManifestOfAnotherFormLeavesTheOneBefore) {
+  const TemporaryFolder folder;
+  const Samples all(12);
+  SmallJob job(Comm::solo(), all);
+  job.run(1);
+  const fs::path good = save(folder.path, job.ddp, job.job);
+  job.run(1);
+  rewrite(save(folder.path, job.ddp, job.job), [](nlohmann::json& body) { body["contents"]["rounds"] = "many"; });
+  const auto loaded = load(folder.path, job.ddp, job.job);
+  ASSERT_TRUE(loaded);
+  EXPECT_EQ(loaded->path, good);
+  EXPECT_EQ(loaded->damaged.size(), 1u);
+}
+
 // Also where the message that says what is wrong quotes bytes that are no text.
 TEST(Damage, OfAnyByteOfTheManifestLeavesTheOneBefore) {
   const TemporaryFolder folder;

@@ -243,6 +243,24 @@ TEST(Refused, RanksOfWhichOneHasMoreParameters) {
                  {"MISMATCH", "nothing more", "'1.weight' Float [3, 3]"});
 }
 
+TEST(Refused, OptionsThatAreNoneOfTheirValues) {
+  const auto refused = [](DataParallelOptions options) {
+    torch::nn::Linear model(2, 1);
+    try {
+      const DistributedDataParallel ddp(*model, Comm::solo(), std::move(options));
+    } catch (const Error& error) {
+      return error.code() == ErrorCode::InvalidArgument && error.message().find("is 77") != std::string::npos;
+    }
+    return false;
+  };
+  EXPECT_TRUE(refused({.reduction = static_cast<Reduction>(77)}));
+  EXPECT_TRUE(refused({.uneven = static_cast<Uneven>(77)}));
+  EXPECT_TRUE(refused({.ended_ranks = static_cast<EndedRanks>(77)}));
+  EXPECT_TRUE(refused({.not_finite = static_cast<NotFinite>(77)}));
+  EXPECT_TRUE(refused({.buffers = static_cast<Buffers>(77)}));
+  EXPECT_TRUE(refused({.wire = static_cast<Wire>(77)}));
+}
+
 TEST(Refused, AFrozenModuleAndIntegerGradients) {
   Sequential frozen = test::mlp();
   for (auto& p : frozen->parameters()) p.requires_grad_(false);

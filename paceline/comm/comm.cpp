@@ -8,6 +8,7 @@
 #include <exception>
 #include <utility>
 
+#include "paceline/base/enumerator.h"
 #include "paceline/base/stack_frames.h"
 #include "paceline/comm/comm_state.h"
 #include "paceline/comm/message_collectives.h"
@@ -17,6 +18,7 @@ namespace paceline {
 namespace {
 
 std::size_t element_count(Dtype dtype, std::size_t bytes) {
+  require_enumerator("dtype", dtype, Dtype::UInt8);
   if (bytes % size_of(dtype) != 0) {
     throw Error(ErrorCode::InvalidArgument,
                 fmt::format("{} bytes are no whole number of {} elements", bytes, to_string(dtype)));

@@ -8,6 +8,7 @@
 #include <limits>
 #include <numeric>
 
+#include "paceline/base/enumerator.h"
 #include "paceline/base/error.h"
 
 namespace paceline {
@@ -120,6 +121,8 @@ void check_overlap(const Operation& operation, int rank, int world_size) {
 }  // namespace
 
 void check_operation(const Operation& operation, int rank, int world_size) {
+  require_enumerator("dtype", operation.dtype, Dtype::UInt8);
+  require_enumerator("op", operation.reduce, ReduceOp::Max);
   if (has_root(operation.kind) && (operation.root < 0 || operation.root >= world_size)) {
     refuse(operation, fmt::format("there is no rank {} in a world of {}", operation.root, world_size));
   }

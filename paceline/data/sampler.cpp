@@ -8,6 +8,7 @@
 #include <random>
 #include <utility>
 
+#include "paceline/base/enumerator.h"
 #include "paceline/base/error.h"
 
 namespace paceline {
@@ -78,6 +79,8 @@ std::uint64_t Sampler::share_of(std::uint64_t samples) const {
 namespace {
 
 void require_valid(const SamplerOptions& options) {
+  require_enumerator("the sampler's order", options.order, SampleOrder::Sequential);
+  require_enumerator("the sampler's tail", options.tail, SampleTail::Exact);
   if (options.size == 0) throw Error(ErrorCode::InvalidArgument, "the sampler's data set is empty (size 0)");
   if (options.world_size < 1 || options.rank < 0 || options.rank >= options.world_size) {
     throw Error(ErrorCode::InvalidArgument,

@@ -127,8 +127,33 @@ void require_equal_replicas(const DistributedDataParallel& ddp) {
               ddp.comm().rank());
 }
 
-/// Throws unless all that load() may read is among the files whose checksums were compared.
-void require_files(const Manifest& manifest, const fs::path& path) {
+/// Where each loader was, and the size of its data set.
+struct SavedLoader {
+  DataLoader::Position position;
+  std::size_t samples = 0;
+};
+
+/// What contents_of() wrote. Throws json::exception where it did not write this.
+struct Contents {
+  explicit Contents(const json& contents)
+      : world_size(contents.at("world_size")), rounds(contents.at("rounds")), numbers(contents.at("numbers")) {
+    for (const json& optimizer : contents.at("optimizers")) optimizers.push_back(optimizer.dump());
+    for (const json& loader : contents.at("loaders")) {
+      loaders.push_back(
+          {.position = {.epoch = loader.at("epoch"), .done = loader.at("done")}, .samples = loader.at("samples")});
+    }
+  }
+
+  int world_size = 0;
+  std::uint64_t rounds = 0;
+  std::map<std::string, double> numbers;
+  std::vector<std::string> optimizers;  ///< JSON, for prepared_state().
+  std::vector<SavedLoader> loaders;
+};
+
+/// Throws unless the manifest has the form that load() reads, and all that it may read is among the files whose
+/// checksums were compared.
+void require_loadable(const Manifest& manifest, const fs::path& path) {
   std::set<std::string_view> names;
   for (const CheckpointFile& file : manifest.files) names.insert(file.name);
   const auto require = [&](const std::string& name) {
@@ -137,9 +162,9 @@ void require_files(const Manifest& manifest, const fs::path& path) {
   };
   require(kModel);
   try {
-    const json contents = json::parse(manifest.contents);
-    for (std::size_t i = 0; i < contents.at("optimizers").size(); ++i) require(optimizer_file(i));
-    for (int rank = 0; rank < contents.at("world_size").get<int>(); ++rank) require(rank_file(rank));
+    const Contents contents(json::parse(manifest.contents));
+    for (std::size_t i = 0; i < contents.optimizers.size(); ++i) require(optimizer_file(i));
+    for (int rank = 0; rank < contents.world_size; ++rank) require(rank_file(rank));
   } catch (const json::exception& error) {
     throw Error(ErrorCode::Corrupt, fmt::format("{} is damaged: {}", path.string(), error.what()));
   }
@@ -152,7 +177,7 @@ std::string choose(const fs::path& folder) {
   for (const fs::path& path : all) {
     try {
       const Manifest manifest = verify_checkpoint(path);
-      require_files(manifest, path);
+      require_loadable(manifest, path);
       const json choice{{"path", path.string()}, {"contents", json::parse(manifest.contents)}, {"damaged", damaged}};
       return choice.dump(-1, ' ', false, json::error_handler_t::replace);  // messages quote what is damaged
     } catch (const Error& error) {
@@ -174,41 +199,38 @@ struct Staged {
   std::uint64_t rounds = 0;
 };
 
-void require_same_job(const json& contents, const DistributedDataParallel& ddp, const JobState& job) {
+void require_same_job(const Contents& contents, const DistributedDataParallel& ddp, const JobState& job) {
   const auto require = [](const char* what, std::size_t have, std::size_t saved) {
     if (have == saved) return;
     throw Error(ErrorCode::InvalidArgument, fmt::format("this job has {} {}, the checkpoint {}", have, what, saved));
   };
-  require("optimizer(s)", ddp.optimizers().size(), contents.at("optimizers").size());
-  require("loader(s)", job.loaders.size(), contents.at("loaders").size());
+  require("optimizer(s)", ddp.optimizers().size(), contents.optimizers.size());
+  require("loader(s)", job.loaders.size(), contents.loaders.size());
   for (std::size_t i = 0; i < job.loaders.size(); ++i) {
-    require("samples in its data set", job.loaders[i]->samples(), contents.at("loaders")[i].at("samples"));
+    require("samples in its data set", job.loaders[i]->samples(), contents.loaders[i].samples);
   }
 }
 
-Staged stage(const fs::path& path, const json& contents, const DistributedDataParallel& ddp, const JobState& job) {
+Staged stage(const fs::path& path, Contents contents, const DistributedDataParallel& ddp, const JobState& job) {
   Staged staged;
   require_same_job(contents, ddp, job);
   staged.model = tensors_in(read_safetensors(path / kModel));
   require_same_tensors(staged.model, of_model(ddp.replica()), (path / kModel).string());
   const int rank = ddp.comm().rank();
-  const int ranks_then = contents.at("world_size").get<int>();
+  const int ranks_then = contents.world_size;
   if (rank < ranks_then && (rank == 0 || ranks_then == ddp.comm().world_size())) {
     staged.of_rank = tensors_in(read_safetensors(path / rank_file(rank)));
     require_same_tensors(staged.of_rank, of_rank(ddp), (path / rank_file(rank)).string());
     at::detail::createCPUGenerator().set_state(TensorIndex(staged.of_rank).at(kRandom));  // throws for a damaged one
   }
   for (std::size_t i = 0; i < ddp.optimizers().size(); ++i) {
-    OptimizerState state{.scalars = contents.at("optimizers")[i].dump(),
+    OptimizerState state{.scalars = contents.optimizers[i],
                          .tensors = tensors_in(read_safetensors(path / optimizer_file(i)))};
     staged.optimizers.push_back(prepared_state(*ddp.optimizers()[i], ddp.replica().parameters, state));
   }
-  for (std::size_t i = 0; i < job.loaders.size(); ++i) {
-    const json& position = contents.at("loaders")[i];
-    staged.loaders.push_back({.epoch = position.at("epoch"), .done = position.at("done")});
-  }
-  staged.numbers = contents.at("numbers").get<std::map<std::string, double>>();
-  staged.rounds = contents.at("rounds");
+  for (const SavedLoader& loader : contents.loaders) staged.loaders.push_back(loader.position);
+  staged.numbers = std::move(contents.numbers);
+  staged.rounds = contents.rounds;
   return staged;
 }
 
@@ -216,7 +238,7 @@ Staged stage(const fs::path& path, const json& contents, const DistributedDataPa
 Staged stage_or_fail(const fs::path& path, const json& contents, const DistributedDataParallel& ddp,
                      const JobState& job) {
   try {
-    return stage(path, contents, ddp, job);
+    return stage(path, Contents(contents), ddp, job);
   } catch (const json::exception& error) {
     throw Error(ErrorCode::Corrupt, fmt::format("{} is damaged: {}", path.string(), error.what()));
   }

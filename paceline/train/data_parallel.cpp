@@ -11,6 +11,7 @@
 #include <optional>
 #include <random>
 
+#include "paceline/base/enumerator.h"
 #include "paceline/sync/reducer.h"
 #include "paceline/train/backward_watch.h"
 #include "paceline/train/data_parallel_state.h"
@@ -73,8 +74,18 @@ std::vector<torch::Tensor> tensors(const std::vector<NamedTensor>& parameters) {
   return result;
 }
 
+void require_valid(const DataParallelOptions& options) {
+  require_enumerator("the option reduction", options.reduction, Reduction::Weighted);
+  require_enumerator("the option uneven", options.uneven, Uneven::Raise);
+  require_enumerator("the option ended_ranks", options.ended_ranks, EndedRanks::CountAsZeros);
+  require_enumerator("the option not_finite", options.not_finite, NotFinite::Unchecked);
+  require_enumerator("the option buffers", options.buffers, Buffers::Average);
+  require_enumerator("the option wire", options.wire, Wire::BFloat16);
+}
+
 // The checks come first: a reducer on ranks with different models would find out later and say less.
 Replica checked_replica(const torch::nn::Module& module, const Comm& comm, const DataParallelOptions& options) {
+  require_valid(options);
   Replica replica = Replica::of(module);
   require_same_replica(comm, replica, options.name,
                        fmt::format("options with buckets of {} bytes, {}, uneven {}, ended ranks {}, not finite {}, "
