@@ -78,14 +78,15 @@ build() {
   fi
 }
 
-# run_tests PRESET [WRAPPER...]: runs all tests of build/PRESET, prints "N passed, N failed, N skipped", and fails unless
-# all passed.
+# run_tests PRESET [WRAPPER...]: runs all tests of build/PRESET, two programs at a time, says how long they took, prints
+# "N passed, N failed, N skipped", and fails unless all passed.
 run_tests() {
-  local folder=$root/build/$1 status=0 passed failed skipped broken=0 log
+  local preset=$1 folder=$root/build/$1 status=0 passed failed skipped broken=0 log start=$SECONDS
   shift
   log=$folder/Testing/Temporary
   rm -f "$log"/LastTest*.log
-  "$@" ctest --test-dir "$folder" --output-on-failure --no-tests=error || status=$?
+  "$@" ctest --test-dir "$folder" -j "${PACELINE_JOBS:-2}" --output-on-failure --no-tests=error || status=$?
+  printf 'Testing build/%s took %d s\n' "$preset" $((SECONDS - start))
   passed=$(grep -acE '^\[       OK \] ' "$log/LastTest.log") || true
   failed=$(grep -acE '^\[  FAILED  \] .* \([0-9]+ ms\)$' "$log/LastTest.log") || true
   skipped=$(grep -acE '^\[  SKIPPED \] .* \([0-9]+ ms\)$' "$log/LastTest.log") || true
