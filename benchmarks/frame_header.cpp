@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "paceline/base/clock.h"
-#include "paceline/comm/frame.h"
+#include "paceline/comm/tcp/frame.h"
 
 int main() {
   using namespace paceline;

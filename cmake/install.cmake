@@ -38,7 +38,7 @@ endfunction()
 install(TARGETS paceline RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT program)
 
 set(core_headers "")
-foreach(header comm/comm.h comm/threads.h data/sampler.h observe/recorder.h observe/report.h observe/summary.h)
+foreach(header comm/comm.h comm/run_ranks.h data/sampler.h observe/recorder.h observe/report.h observe/summary.h)
   paceline_add_headers(core_headers paceline/${header})
 endforeach()
 paceline_install_headers(core ${core_headers})

@@ -4,7 +4,7 @@
 
 #include "fuzz.h"
 #include "paceline/base/crc32c.h"
-#include "paceline/comm/frame.h"
+#include "paceline/comm/tcp/frame.h"
 
 using namespace paceline;
 

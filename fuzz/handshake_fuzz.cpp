@@ -1,6 +1,6 @@
 // The handshake on both sides, without its secret: nothing is let in, and nothing but what was proved is believed.
 #include "fuzz.h"
-#include "paceline/comm/handshake.h"
+#include "paceline/net/handshake.h"
 
 using namespace paceline;
 

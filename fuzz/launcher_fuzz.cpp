@@ -1,9 +1,9 @@
 // What launchers say to each other: frames, cut wherever they may be, and what is read from their JSON.
 #include "fuzz.h"
-#include "paceline/tools/run_control.h"
-#include "paceline/tools/run_hello.h"
-#include "paceline/tools/run_messages.h"
-#include "paceline/tools/run_roundup.h"
+#include "paceline/launch/failure/rank_query.h"
+#include "paceline/launch/nodes/heartbeat_message.h"
+#include "paceline/launch/nodes/join_request.h"
+#include "paceline/launch/nodes/messages.h"
 
 using namespace paceline;
 using namespace paceline::tools;

@@ -6,7 +6,7 @@
 
 #include "fuzz.h"
 #include "paceline/base/crc32c.h"
-#include "paceline/comm/tcp_link.h"
+#include "paceline/comm/tcp/link.h"
 
 using namespace paceline;
 

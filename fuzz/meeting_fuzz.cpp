@@ -1,7 +1,7 @@
 // What ranks that meet over TCP leave for each other in the store.
 #include "fuzz.h"
-#include "paceline/comm/secret.h"
-#include "paceline/comm/tcp_terms.h"
+#include "paceline/comm/tcp/join_terms.h"
+#include "paceline/net/secret.h"
 
 using namespace paceline;
 

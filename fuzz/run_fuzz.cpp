@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "fuzz.h"
+#include "paceline/base/exit_codes.h"
 #include "paceline/tools/commands.h"
 
 using namespace paceline;
@@ -32,7 +33,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   tools::add_run_command(app, invocation);
   try {
     app.parse(words);
-    FUZZ_CHECK(invocation.exit_code == tools::kExitNotFound);  // all options are good, and there is no such program
+    FUZZ_CHECK(invocation.exit_code == kExitNotFound);  // all options are good, and there is no such program
   } catch (const CLI::ParseError&) {
   }
   return 0;

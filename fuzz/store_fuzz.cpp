@@ -2,8 +2,8 @@
 #include <map>
 
 #include "fuzz.h"
-#include "paceline/comm/store_protocol.h"
-#include "paceline/comm/store_state.h"
+#include "paceline/store/protocol.h"
+#include "paceline/store/server_state.h"
 
 using namespace paceline;
 

@@ -2,12 +2,12 @@
 #include <CLI/CLI.hpp>
 
 #include "fuzz.h"
-#include "paceline/comm/host_port.h"
-#include "paceline/comm/port_range.h"
-#include "paceline/comm/secret.h"
-#include "paceline/comm/tcp_address.h"
-#include "paceline/tools/bench_sizes.h"
-#include "paceline/tools/numbers.h"
+#include "paceline/launch/option_numbers.h"
+#include "paceline/net/host_port.h"
+#include "paceline/net/port_range.h"
+#include "paceline/net/secret.h"
+#include "paceline/net/tcp_address.h"
+#include "paceline/tools/bench/sizes.h"
 
 using namespace paceline;
 
@@ -36,7 +36,7 @@ void make_ranges(fuzz::Input& input) {
 
 void parse_number(const std::string& text) {
   try {
-    const int value = tools::whole_number("-n", text, 1, 1024);
+    const int value = launch::whole_number("-n", text, 1, 1024);
     FUZZ_CHECK(value >= 1 && value <= 1024);
   } catch (const CLI::ValidationError&) {
   }

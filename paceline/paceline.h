@@ -3,7 +3,7 @@
 // All of Paceline that a training program needs. Programs without libtorch include paceline/comm/comm.h.
 #include "paceline/base/error.h"
 #include "paceline/comm/comm.h"
-#include "paceline/comm/threads.h"
+#include "paceline/comm/run_ranks.h"
 #include "paceline/observe/metrics.h"
 #include "paceline/observe/report.h"
 #include "paceline/observe/summary.h"
@@ -16,5 +16,5 @@
 #include "paceline/train/report.h"
 #include "paceline/train/scheduler.h"
 #include "paceline/train/seed.h"
+#include "paceline/train/steps.h"
 #include "paceline/train/sync_batch_norm.h"
-#include "paceline/train/uneven.h"

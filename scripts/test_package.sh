@@ -50,7 +50,7 @@ inside paceline run -n 2 -- sh -c 'echo "worker $RANK of $WORLD_SIZE"'
 mapfile -t packages < <(cd "$clean" && printf './%s\n' packages/libpaceline-*.deb)
 install_inside "${packages[@]}" g++ cmake make
 if [ "$part" = core ]; then
-  cp -r "$root/tests/installed_core" "$clean/project"
+  cp -r "$root/tests/project/installed_core" "$clean/project"
   program=installed_core expected="of 2 over shm: sum 3"
 else
   cp -r "$clean/usr/share/paceline/template" "$clean/project"

@@ -6,7 +6,7 @@
 #include <optional>
 
 #include "paceline/paceline.h"
-#include "paceline/train/stored_tensors.h"
+#include "paceline/train/state/stored_tensors.h"
 
 namespace {
 

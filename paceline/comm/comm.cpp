@@ -11,7 +11,7 @@
 #include "paceline/base/enumerator.h"
 #include "paceline/base/stack_frames.h"
 #include "paceline/comm/comm_state.h"
-#include "paceline/comm/message_collectives.h"
+#include "paceline/comm/message/collectives.h"
 #include "paceline/comm/staging.h"
 
 namespace paceline {

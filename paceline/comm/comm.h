@@ -9,7 +9,7 @@
 
 #include "paceline/base/timeline.h"
 #include "paceline/comm/engine.h"
-#include "paceline/comm/tcp_options.h"
+#include "paceline/comm/tcp/options.h"
 
 namespace paceline {
 

@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "paceline/base/origin.h"
-#include "paceline/comm/board_writer.h"
 #include "paceline/comm/comm.h"
-#include "paceline/comm/store.h"
+#include "paceline/comm/status/status_writer.h"
+#include "paceline/store/store.h"
 
 namespace paceline {
 

@@ -18,11 +18,11 @@
 #include <string_view>
 
 #include "paceline/comm/comm_state.h"
-#include "paceline/comm/hosts_engine.h"
+#include "paceline/comm/engine_choice.h"
 #include "paceline/comm/other_launcher.h"
-#include "paceline/comm/shm_engine.h"
+#include "paceline/comm/shm/engine.h"
 #include "paceline/comm/standard_output.h"
-#include "paceline/comm/tcp_engine.h"
+#include "paceline/comm/tcp/engine.h"
 
 namespace paceline {
 namespace {

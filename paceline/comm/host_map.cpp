@@ -7,9 +7,9 @@
 #include <map>
 
 #include "paceline/base/error.h"
-#include "paceline/comm/store.h"
-#include "paceline/comm/store_meeting.h"
-#include "paceline/comm/unix_socket.h"
+#include "paceline/net/unix_socket.h"
+#include "paceline/store/exchange.h"
+#include "paceline/store/store.h"
 
 namespace paceline {
 

@@ -9,15 +9,6 @@ class App;
 
 namespace paceline::tools {
 
-/// Exit codes of the program itself, after sysexits.h and the shell.
-inline constexpr int kExitUsage = 64;
-inline constexpr int kExitUnavailable = 69;  ///< A host could not be reached, or was lost.
-inline constexpr int kExitInternal = 70;
-inline constexpr int kExitOutput = 74;
-inline constexpr int kExitMismatch = 78;  ///< Ranks, models or hosts that do not belong together.
-inline constexpr int kExitNotExecutable = 126;
-inline constexpr int kExitNotFound = 127;
-
 /// What main() hands to a subcommand beside its options, and gets back.
 struct Invocation {
   std::vector<std::string> arguments;     ///< Those of the program, before the first "--".

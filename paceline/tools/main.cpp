@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "paceline/base/error.h"
+#include "paceline/base/exit_codes.h"
 #include "paceline/tools/commands.h"
 
 namespace {

@@ -13,11 +13,12 @@
 #include <string_view>
 
 #include "paceline/base/error.h"
+#include "paceline/base/exit_codes.h"
+#include "paceline/launch/launcher.h"
+#include "paceline/launch/nodes/node_arguments.h"
+#include "paceline/launch/option_numbers.h"
+#include "paceline/launch/options.h"
 #include "paceline/tools/commands.h"
-#include "paceline/tools/numbers.h"
-#include "paceline/tools/run_front.h"
-#include "paceline/tools/run_node_arguments.h"
-#include "paceline/tools/run_options.h"
 
 namespace paceline::tools {
 namespace {

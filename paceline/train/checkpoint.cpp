@@ -12,8 +12,8 @@
 #include "paceline/data/checkpoint_folder.h"
 #include "paceline/data/safetensors.h"
 #include "paceline/train/agree.h"
-#include "paceline/train/optimizer_state.h"
-#include "paceline/train/stored_tensors.h"
+#include "paceline/train/state/optimizer_state.h"
+#include "paceline/train/state/stored_tensors.h"
 
 namespace paceline {
 namespace {

@@ -13,9 +13,9 @@
 
 #include "paceline/base/enumerator.h"
 #include "paceline/sync/reducer.h"
-#include "paceline/train/backward_watch.h"
-#include "paceline/train/data_parallel_state.h"
-#include "paceline/train/replica_comparison.h"
+#include "paceline/train/ddp/backward_watch.h"
+#include "paceline/train/ddp/data_parallel_state.h"
+#include "paceline/train/ddp/replica_comparison.h"
 
 namespace paceline {
 namespace {

@@ -1,0 +1,72 @@
+#pragma once
+
+#include <sys/types.h>
+
+#include <string>
+
+#include "paceline/base/error.h"
+#include "paceline/base/unique_fd.h"
+#include "paceline/comm/status/status_layout.h"
+
+namespace paceline {
+
+/// What the launcher writes on a new board.
+struct BoardFacts {
+  int slots = 0;       ///< Workers on this host.
+  int world_size = 0;  ///< Workers of the job.
+  int first_rank = 0;  ///< The rank of the first slot; the others follow.
+  pid_t front = 0;
+  std::string job = {}, program = {};
+};
+
+/// The job board of a host: shared memory without a name in the file system (memfd), made by the launcher, which its
+/// workers inherit. Workers show there that they live and where they are; the launcher shows why the job failed.
+class Board {
+ public:
+  static constexpr const char* kName = "paceline-board";  // as /proc/PID/fd shows it
+  static constexpr const char* kVariable = "PACELINE_BOARD";
+
+  /// Makes one. Throws System when there is no memory for it.
+  explicit Board(const BoardFacts& facts);
+  /// Opens the one that `address` names, which the launcher set as PACELINE_BOARD, as the worker of `slot`: what is not
+  /// that worker's cannot be written through it. Throws InvalidArgument or System.
+  Board(const std::string& address, int slot);
+  /// Opens one that somebody else's descriptor shows, to look at. Throws Corrupt when it is none.
+  explicit Board(UniqueFd fd);
+  ~Board();
+  Board(const Board&) = delete;
+  Board& operator=(const Board&) = delete;
+
+  int fd() const { return fd_.get(); }
+  /// For workers: "DESCRIPTOR/PID", since whatever starts the worker's program in between may close descriptors.
+  std::string address() const;
+
+  int slots() const { return slots_; }
+  const BoardHeader& header() const { return *header_; }
+  BoardSlot& slot(int index) const { return first_slot_[index]; }
+
+  // For the launcher.
+  void started(int slot, pid_t pid);
+  void ended(int slot);
+  /// Makes `cause` the job's failure, unless it has one.
+  void fail(const Error& cause);
+
+  // For workers.
+  bool failed() const { return header_->failure.set.load(std::memory_order_acquire) != 0; }
+  /// Throws the job's failure, if it has one, as seen by `rank` in `what`.
+  void check(int rank, const std::string& what) const;
+  /// The same for a rank that has seen a consequence: waits for what the launcher makes of it, but not for long.
+  void await_failure(int rank, const std::string& what) const;
+
+ private:
+  void map(int protection);
+
+  UniqueFd fd_;
+  int slots_ = 0;
+  std::byte* memory_ = nullptr;
+  std::size_t bytes_ = 0;
+  BoardHeader* header_ = nullptr;
+  BoardSlot* first_slot_ = nullptr;
+};
+
+}  // namespace paceline
