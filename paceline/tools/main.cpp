@@ -26,6 +26,7 @@ constexpr const char* kFooter =
 }  // namespace
 
 int main(int argc, char** argv) {
+  using namespace paceline;
   using namespace paceline::tools;
   Invocation invocation;
   // What follows "--" belongs to another program, so the parser never sees it.

@@ -72,7 +72,7 @@ struct Arguments {
   std::string workers, threads, timeout, run_dir, transport;
   std::string grace, silence = "4", stuck = "30";
   std::vector<std::string> environment;
-  NodeArguments nodes;
+  launch::NodeArguments nodes;
   bool no_tag = false;
   bool return_memory = false;
 };
@@ -99,9 +99,9 @@ struct Lookup {
 };
 Lookup find_program(const std::string& name);
 
-RunOptions options_of(const CLI::App& command, const Invocation& invocation, const Arguments& arguments) {
-  RunOptions options;
-  options.workers = whole_number("-n", arguments.workers, 1, kMaxWorkers);
+launch::RunOptions options_of(const CLI::App& command, const Invocation& invocation, const Arguments& arguments) {
+  launch::RunOptions options;
+  options.workers = launch::whole_number("-n", arguments.workers, 1, kMaxWorkers);
   options.program = program_of(command, invocation);
   options.tag = !arguments.no_tag;
   options.keep_freed_memory = !arguments.return_memory;
@@ -109,10 +109,10 @@ RunOptions options_of(const CLI::App& command, const Invocation& invocation, con
   options.watch.silence = checked_silence(arguments.silence);
   options.watch.stuck = milliseconds_from_zero("--stuck", arguments.stuck);
   if (!arguments.timeout.empty()) {
-    options.timeout_s = whole_number("--timeout", arguments.timeout, 1, 1'000'000);
+    options.timeout_s = launch::whole_number("--timeout", arguments.timeout, 1, 1'000'000);
   }
   if (!arguments.threads.empty()) {
-    options.threads_per_worker = whole_number("--threads-per-worker", arguments.threads, 1, 4096);
+    options.threads_per_worker = launch::whole_number("--threads-per-worker", arguments.threads, 1, 4096);
   }
   if (!arguments.transport.empty()) options.transport = checked_transport(arguments.transport);
   if (!arguments.run_dir.empty()) options.run_dir = std::filesystem::absolute(arguments.run_dir).string();
@@ -165,12 +165,12 @@ void add_run_command(CLI::App& app, Invocation& invocation) {
   command->add_flag("--return-memory", arguments->return_memory,
                     "Leave glibc's malloc alone: it gives freed blocks back to the system, and faults them in again in "
                     "each step. Without this, workers keep them (MALLOC_TRIM_THRESHOLD_, MALLOC_MMAP_MAX_)");
-  add_node_options(*command, arguments->nodes);
+  launch::add_node_options(*command, arguments->nodes);
   command->footer(kHelp);
   command->prefix_command();  // the first word that is no option begins the program
   command->callback([command, arguments, &invocation] {
     try {
-      RunOptions options = options_of(*command, invocation, *arguments);
+      launch::RunOptions options = options_of(*command, invocation, *arguments);
       const auto find = [&](const std::string& name, std::string& executable) {
         const Lookup found = find_program(name);
         executable = found.executable;
@@ -179,7 +179,7 @@ void add_run_command(CLI::App& app, Invocation& invocation) {
       };
       if (find(options.program.front(), options.executable) == 0 &&
           (!options.nodes || options.nodes->ssh.empty() || find(options.nodes->ssh[0], options.nodes->ssh[0]) == 0)) {
-        invocation.exit_code = run_front(options);
+        invocation.exit_code = launch::run_front(options);
       }
       if (options.nodes && options.nodes->made_secret) ::unlink(options.nodes->secret_file.c_str());
     } catch (const Error& error) {

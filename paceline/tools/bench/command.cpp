@@ -130,7 +130,7 @@ void start(const Arguments& arguments, Invocation& invocation) {
   BenchOptions options = options_of(arguments);
   const bool worker = is_bench_worker();
   if (worker) {
-    const int ranks = whole_number("WORLD_SIZE", std::getenv("WORLD_SIZE"), 1, kMaxWorkers);
+    const int ranks = launch::whole_number("WORLD_SIZE", std::getenv("WORLD_SIZE"), 1, kMaxWorkers);
     if (!arguments.workers.empty() && options.workers != ranks) {
       throw CLI::ValidationError(
           fmt::format("-n {}, but the job has {} workers; leave out -n inside paceline run", options.workers, ranks));
@@ -163,17 +163,17 @@ BenchOptions options_of(const Arguments& arguments) {
   BenchOptions options;
   options.collective = &collective_named(arguments.collective);
   options.workers =
-      arguments.workers.empty() ? std::max(2, usable_cpus()) : whole_number("-n", arguments.workers, 1, kMaxWorkers);
+      arguments.workers.empty() ? std::max(2, usable_cpus()) : launch::whole_number("-n", arguments.workers, 1, kMaxWorkers);
   options.dtype = dtype_named(arguments.type);
   options.reduce = reduce_op_named(arguments.op);
-  options.root = whole_number("--root", arguments.root, 0, kMaxWorkers);
+  options.root = launch::whole_number("--root", arguments.root, 0, kMaxWorkers);
   const char* job_transport = std::getenv("PACELINE_TRANSPORT");
   if (!arguments.transport.empty()) options.transport = transport_named(arguments.transport);
   else if (job_transport != nullptr && *job_transport != '\0') options.transport = transport_named(job_transport);
   options.algorithm = algorithm_named(arguments.algorithm);
   options.buffers = buffers_named(arguments.buffers);
-  options.warmup = whole_number("--warmup", arguments.warmup, 0, 1'000'000);
-  if (!arguments.iterations.empty()) options.iterations = whole_number("--iters", arguments.iterations, 1, 10'000'000);
+  options.warmup = launch::whole_number("--warmup", arguments.warmup, 0, 1'000'000);
+  if (!arguments.iterations.empty()) options.iterations = launch::whole_number("--iters", arguments.iterations, 1, 10'000'000);
   options.seconds = number("--seconds", arguments.seconds);
   if (options.seconds > 3600) throw CLI::ValidationError("--seconds", "takes at most an hour, 3600");
   if (arguments.check && arguments.no_check) throw CLI::ValidationError("--check and --no-check exclude each other");
