@@ -315,6 +315,7 @@ void reduce(ReduceOp op, Dtype dtype, std::span<const std::byte* const> sources,
   if (!used.sources.empty()) {
     return kernel()(op, dtype, used.sources, destinations, count, used.weights, used.total);
   }
+  if (count == 0) return;  // then a destination may be null
   for (std::byte* destination : destinations) std::memset(destination, 0, count * size_of(dtype));
 }
 

@@ -105,6 +105,16 @@ TEST(Reduce, WeightedMeanLeavesOutWhatWeighsNothing) {
 }
 
 // What a float, or their sum a double, cannot hold: only how weights compare counts.
+// The undefined-behaviour sanitizer looks on.
+TEST(Reduce, OfNothingTouchesNothing) {
+  std::byte* const nowhere[] = {nullptr};
+  const std::byte* const sources[] = {nullptr};
+  for (const double weight : {0.0, 1.0, 2.0}) {
+    const double weights[] = {weight};
+    reduce(ReduceOp::Mean, Dtype::Float32, sources, nowhere, 0, weights);
+  }
+}
+
 TEST(Reduce, WeightedMeanTakesWeightsOfAnySize) {
   for (const double size : {5e-324, 1e-310, 1e-46, 1e-3, 1.0, 1e39, 1e300, std::numeric_limits<double>::max() / 4}) {
     const double weights[] = {size, 3 * size};

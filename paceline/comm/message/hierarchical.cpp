@@ -207,6 +207,7 @@ void HostChain::add_own(const std::byte* partial, std::span<std::byte* const> to
   if (operation_.reduce != ReduceOp::Mean) return reduce(operation_.reduce, operation_.dtype, sources_, to, count);
   if (plain_ && !last) return reduce(ReduceOp::Sum, operation_.dtype, sources_, to, count);
   if (last && total_ == 0) {
+    if (bytes == 0) return;  // then a destination may be null
     for (std::byte* destination : to) std::memset(destination, 0, bytes);
     return;
   }
