@@ -12,7 +12,7 @@ using namespace paceline;
 
 namespace {
 
-constexpr std::size_t kRider = 256;
+constexpr std::size_t kEagerBytes = 256;
 
 /// Half of the inputs as they are; the others cut into frames with good checksums.
 std::string stream_of(fuzz::Input& input) {
@@ -48,7 +48,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   int ends[2];
   FUZZ_CHECK(::socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0);
   UniqueFd peer(ends[1]);
-  TcpLink link(UniqueFd(ends[0]), 0, 1, 7, kRider);
+  TcpLink link(UniqueFd(ends[0]), 0, 1, 7, kEagerBytes);
   const std::size_t cut = bytes.empty() ? 0 : plan % bytes.size();
   const auto send = [&](std::string_view part) {
     FUZZ_CHECK(::send(peer.get(), part.data(), part.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(part.size()));
@@ -69,7 +69,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
         if (fed++ == 0) send(std::string_view(bytes).substr(cut));
         else ::shutdown(peer.get(), SHUT_WR);
       }
-      if (is_call) FUZZ_CHECK(link.rider().size() <= kRider && !wrong_with(link.call()));
+      if (is_call) FUZZ_CHECK(link.eager_payload().size() <= kEagerBytes && !wrong_with(link.call()));
     }
   });
   return 0;

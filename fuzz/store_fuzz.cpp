@@ -30,7 +30,7 @@ std::string requests_of(fuzz::Input& input) {
   return bytes;
 }
 
-void carry_out(StoreState& state, std::map<std::string, std::string>& model, const StoreMessage& request) {
+void run(StoreState& state, std::map<std::string, std::string>& model, const StoreMessage& request) {
   switch (request.op) {
     case StoreOp::Set:
       if (state.set(request.key, request.value)) model[request.key] = request.value;
@@ -59,7 +59,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       in += std::string_view(bytes).substr(at, step);
       while (const auto request = take_message(in)) {
         FUZZ_CHECK(request->key.size() + request->value.size() <= kMaxStoreFrame);
-        carry_out(state, model, *request);
+        run(state, model, *request);
         if (const auto& first = state.first_failure()) {
           FUZZ_CHECK(first->code.size() <= 64 && first->message.size() <= 16384);
           FUZZ_CHECK(!encode({.op = StoreOp::Failed, .key = first->code, .value = first->message}).empty());

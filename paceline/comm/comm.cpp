@@ -33,7 +33,7 @@ void require_same(std::size_t in, std::size_t out, const char* call) {
 }
 
 /// A world of one: what is given is what is got.
-void carry_out_alone(const Operation& operation) {
+void run_alone(const Operation& operation) {
   const std::size_t elements = std::min(in_extent(operation, 0, 1), out_extent(operation, 0, 1));
   if (elements > 0 && operation.in != operation.out) {
     std::memmove(operation.out, operation.in, elements * size_of(operation.dtype));
@@ -85,23 +85,23 @@ Buffer Comm::allocate(std::size_t bytes) const {
 
 void Comm::all_reduce(Dtype dtype, std::span<const std::byte> in, std::span<std::byte> out, ReduceOp op) const {
   require_same(in.size(), out.size(), "all_reduce");
-  carry_out({.kind = Collective::AllReduce,
-             .dtype = dtype,
-             .reduce = op,
-             .count = element_count(dtype, in.size()),
-             .in = in.data(),
-             .out = out.data()});
+  run({.kind = Collective::AllReduce,
+       .dtype = dtype,
+       .reduce = op,
+       .count = element_count(dtype, in.size()),
+       .in = in.data(),
+       .out = out.data()});
 }
 
 void Comm::reduce(Dtype dtype, std::span<const std::byte> in, std::span<std::byte> out, int root, ReduceOp op) const {
   if (rank() == root) require_same(in.size(), out.size(), "reduce");
-  carry_out({.kind = Collective::Reduce,
-             .dtype = dtype,
-             .reduce = op,
-             .root = root,
-             .count = element_count(dtype, in.size()),
-             .in = in.data(),
-             .out = out.data()});
+  run({.kind = Collective::Reduce,
+       .dtype = dtype,
+       .reduce = op,
+       .root = root,
+       .count = element_count(dtype, in.size()),
+       .in = in.data(),
+       .out = out.data()});
 }
 
 void Comm::reduce_scatter(Dtype dtype, std::span<const std::byte> in, std::span<std::byte> out, ReduceOp op,
@@ -114,7 +114,7 @@ void Comm::reduce_scatter(Dtype dtype, std::span<const std::byte> in, std::span<
                             .out = out.data(),
                             .counts = counts};
   require_extents(operation, in, out);
-  carry_out(operation);
+  run(operation);
 }
 
 void Comm::all_gather(Dtype dtype, std::span<const std::byte> in, std::span<std::byte> out, Counts counts) const {
@@ -125,16 +125,16 @@ void Comm::all_gather(Dtype dtype, std::span<const std::byte> in, std::span<std:
                             .out = out.data(),
                             .counts = counts};
   require_extents(operation, in, out);
-  carry_out(operation);
+  run(operation);
 }
 
 void Comm::broadcast(Dtype dtype, std::span<std::byte> data, int root) const {
-  carry_out({.kind = Collective::Broadcast,
-             .dtype = dtype,
-             .root = root,
-             .count = element_count(dtype, data.size()),
-             .in = data.data(),
-             .out = data.data()});
+  run({.kind = Collective::Broadcast,
+       .dtype = dtype,
+       .root = root,
+       .count = element_count(dtype, data.size()),
+       .in = data.data(),
+       .out = data.data()});
 }
 
 void Comm::gather(Dtype dtype, std::span<const std::byte> in, std::span<std::byte> out, int root, Counts counts) const {
@@ -146,7 +146,7 @@ void Comm::gather(Dtype dtype, std::span<const std::byte> in, std::span<std::byt
                             .out = out.data(),
                             .counts = counts};
   require_extents(operation, in, out);
-  carry_out(operation);
+  run(operation);
 }
 
 void Comm::scatter(Dtype dtype, std::span<const std::byte> in, std::span<std::byte> out, int root,
@@ -159,7 +159,7 @@ void Comm::scatter(Dtype dtype, std::span<const std::byte> in, std::span<std::by
                             .out = out.data(),
                             .counts = counts};
   require_extents(operation, in, out);
-  carry_out(operation);
+  run(operation);
 }
 
 void Comm::all_to_all(Dtype dtype, std::span<const std::byte> in, std::span<std::byte> out, Counts send_counts,
@@ -173,16 +173,16 @@ void Comm::all_to_all(Dtype dtype, std::span<const std::byte> in, std::span<std:
                             .counts = send_counts,
                             .receive_counts = receive_counts};
   require_extents(operation, in, out);
-  carry_out(operation);
+  run(operation);
 }
 
-void Comm::barrier() const { carry_out({.kind = Collective::Barrier}); }
+void Comm::barrier() const { run({.kind = Collective::Barrier}); }
 
-void Comm::carry_out(const Operation& operation) const {
+void Comm::run(const Operation& operation) const {
   check_operation(operation, rank(), world_size());
-  if (!state_->engine) return carry_out_alone(operation);
+  if (!state_->engine) return run_alone(operation);
   const State::Use use(*state_);
-  staged::carry_out(*state_, operation);
+  staged::run(*state_, operation);
 }
 
 std::uint64_t Comm::bytes_copied() const { return state_->bytes_copied; }
@@ -224,7 +224,7 @@ std::vector<std::string> Comm::gather(const std::string& text) const {
 Comm::Work Comm::start(const Operation& operation) const {
   check_operation(operation, rank(), world_size());
   if (!state_->engine) {
-    carry_out_alone(operation);
+    run_alone(operation);
     return {};
   }
   const State::Use use(*state_);
@@ -238,7 +238,7 @@ Comm::Work Comm::start(const Operation& operation) const {
     reachable = staged->operation();
   }
   const State::Started started = state_->start(reachable, chosen);
-  Work work(state_.get(), started.number, started.on_board);
+  Work work(state_.get(), started.number, started.status_sequence);
   work.staged_ = std::move(staged);
   return work;
 }
@@ -246,7 +246,7 @@ Comm::Work Comm::start(const Operation& operation) const {
 bool Comm::Work::test() {
   if (state_ == nullptr) return true;
   const State::Use use(*state_);
-  if (!state_->test({number_, on_board_})) return false;
+  if (!state_->test({number_, status_sequence_})) return false;
   if (staged_) staged_->finish();
   return true;
 }
@@ -254,7 +254,7 @@ bool Comm::Work::test() {
 void Comm::Work::wait() {
   if (state_ == nullptr) return;
   const State::Use use(*state_);
-  state_->wait({number_, on_board_});
+  state_->wait({number_, status_sequence_});
   if (staged_) staged_->finish();
 }
 
@@ -281,8 +281,8 @@ Comm Comm::split(int color, int key) const {
                           .in = std::as_bytes(std::span(own)).data(),
                           .out = std::as_writable_bytes(std::span(all)).data()};
   const State::Use use(*state_);  // until the new communicator has been made
-  if (state_->engine) staged::carry_out(*state_, choices);
-  else carry_out_alone(choices);
+  if (state_->engine) staged::run(*state_, choices);
+  else run_alone(choices);
   std::vector<std::pair<std::int32_t, std::int32_t>> members;  // key, rank
   for (int peer = 0; peer < world_size(); ++peer) {
     const auto at = 2 * static_cast<std::size_t>(peer);
@@ -297,7 +297,7 @@ Comm Comm::split(int color, int key) const {
   child->job_rank = state_->job_rank;
   child->timeline = state_->timeline;
   child->store = state_->store;
-  child->board = state_->board;
+  child->job_status = state_->job_status;
   child->seed = state_->seed;
   child->parent = state_;
   child->make_engine = state_->make_engine;
@@ -311,7 +311,7 @@ Comm Comm::split(int color, int key) const {
 }
 
 void Comm::set_step(std::uint64_t step) const {
-  if (state_->board && state_->origin.here()) state_->board->set_step(step);
+  if (state_->job_status && state_->origin.here()) state_->job_status->set_step(step);
 }
 
 void Comm::fail(const Error& cause) const {

@@ -13,7 +13,7 @@
 
 namespace paceline {
 
-class Board;
+class JobStatus;
 class StagedOperation;
 class Store;
 
@@ -21,8 +21,8 @@ struct CommOptions {
   /// How long a wait lasts without a peer showing up before it is a Timeout. Ranks may be apart by this much: raise it
   /// where one rank works alone for long. A peer whose process dies is noticed at once, whatever stands here.
   Nanoseconds timeout = std::chrono::seconds(300);
-  /// The job board of this host, where waits learn why the job failed. Comm::from_env() sets it.
-  std::shared_ptr<const Board> board = nullptr;
+  /// The job status of this host, where waits learn why the job failed. Comm::from_env() sets it.
+  std::shared_ptr<const JobStatus> job_status = nullptr;
 };
 
 /// A group of workers that call the same collectives in the same order, each with its rank. Cheap to copy: copies are
@@ -157,7 +157,7 @@ class Comm {
   /// InvalidArgument for an algorithm that the engine does not have, or not for such an operation.
   Algorithm algorithm(const Operation& operation) const;
   /// Any of them, as an Operation.
-  void carry_out(const Operation& operation) const;
+  void run(const Operation& operation) const;
 
   /// Bytes that this rank has copied so far because operands did not lie in memory of allocate().
   std::uint64_t bytes_copied() const;
@@ -183,10 +183,10 @@ class Comm {
 
    private:
     friend class Comm;
-    Work(State* state, std::uint64_t number, std::uint64_t on_board)
-        : state_(state), number_(number), on_board_(on_board) {}
+    Work(State* state, std::uint64_t number, std::uint64_t status_sequence)
+        : state_(state), number_(number), status_sequence_(status_sequence) {}
     State* state_ = nullptr;
-    std::uint64_t number_ = 0, on_board_ = 0;
+    std::uint64_t number_ = 0, status_sequence_ = 0;
     std::shared_ptr<StagedOperation> staged_;
   };
 

@@ -15,7 +15,7 @@ Comm::State::~State() {
     return;
   }
   staging = {};  // before the engine it came from
-  if (board) board->leave(name_on_board);
+  if (job_status) job_status->leave(status_name);
   if (!engine || std::uncaught_exceptions() == 0) {
     let_go_of_orphans();
   } else if (const auto known = parent.lock()) {
@@ -95,57 +95,57 @@ void Comm::State::remember(const Error& error) {
   known->remember(Error(error.fault(), error.message(), rank_there, rank_there, error.cause()));
 }
 
-/// `sequence` is what the board calls the operation in which the action is; an exception ends it there too.
+/// `sequence` is what the job status calls the operation in which the action is; an exception ends it there too.
 template <class Action>
-auto Comm::State::on_board(std::uint64_t sequence, Action&& action) {
+auto Comm::State::status_sequence(std::uint64_t sequence, Action&& action) {
   try {
     return guarded(action);
   } catch (...) {
-    if (board) board->fail(sequence);
+    if (job_status) job_status->fail(sequence);
     throw;
   }
 }
 
 void Comm::State::join() {
-  if (board) name_on_board = board->join(name, world_size);
-  const std::uint64_t sequence = board ? board->enter_join(name_on_board) : 0;
-  engine = on_board(sequence, [&] { return make_engine(name, rank, world_size); });
-  if (board) board->complete(sequence, BoardWriter::kFew);
+  if (job_status) status_name = job_status->join(name, world_size);
+  const std::uint64_t sequence = job_status ? job_status->enter_join(status_name) : 0;
+  engine = status_sequence(sequence, [&] { return make_engine(name, rank, world_size); });
+  if (job_status) job_status->complete(sequence, StatusWriter::kFew);
 }
 
-std::uint64_t Comm::State::carry_out(const Operation& operation, Algorithm chosen) {
-  const std::uint64_t sequence = board ? board->enter(operation, ++entered, name_on_board) : 0;
-  const std::uint64_t number = on_board(sequence, [&] {
+std::uint64_t Comm::State::run(const Operation& operation, Algorithm chosen) {
+  const std::uint64_t sequence = job_status ? job_status->enter(operation, ++entered, status_name) : 0;
+  const std::uint64_t number = status_sequence(sequence, [&] {
     if (!orphans.empty()) let_go_of_orphans();
-    if (timeline->in_step()) return carry_out_in_step(operation, chosen);
+    if (timeline->in_step()) return run_in_step(operation, chosen);
     return engine->run(operation, chosen);
   });
-  if (board) board->complete(sequence, operation.count);
+  if (job_status) job_status->complete(sequence, operation.count);
   return number;
 }
 
 Comm::State::Started Comm::State::start(const Operation& operation, Algorithm chosen) {
   Started started{};
-  if (board) started.on_board = board->enter(operation, ++entered, name_on_board);
-  started.number = on_board(started.on_board, [&] { return engine->start(operation, chosen); });
-  if (board) board->go_on(started.on_board);
+  if (job_status) started.status_sequence = job_status->enter(operation, ++entered, status_name);
+  started.number = status_sequence(started.status_sequence, [&] { return engine->start(operation, chosen); });
+  if (job_status) job_status->go_on(started.status_sequence);
   return started;
 }
 
 bool Comm::State::test(const Started& started) {
-  const bool done = on_board(started.on_board, [&] { return engine->test(started.number); });
-  if (done && board) board->complete(started.on_board, BoardWriter::kFew);
+  const bool done = status_sequence(started.status_sequence, [&] { return engine->test(started.number); });
+  if (done && job_status) job_status->complete(started.status_sequence, StatusWriter::kFew);
   return done;
 }
 
 void Comm::State::wait(const Started& started) {
-  std::uint64_t sequence = started.on_board;
-  if (board) sequence = board->wait_for(started.on_board, started.number, name_on_board);
-  on_board(sequence, [&] { engine->wait(started.number); });
-  if (board) board->complete(sequence, BoardWriter::kFew);
+  std::uint64_t sequence = started.status_sequence;
+  if (job_status) sequence = job_status->wait_for(started.status_sequence, started.number, status_name);
+  status_sequence(sequence, [&] { engine->wait(started.number); });
+  if (job_status) job_status->complete(sequence, StatusWriter::kFew);
 }
 
-std::uint64_t Comm::State::carry_out_in_step(const Operation& operation, Algorithm chosen) {
+std::uint64_t Comm::State::run_in_step(const Operation& operation, Algorithm chosen) {
   const ScopedPhase phase(*timeline, Phase::Communication);
   Operation timed = operation;
   timed.timed = true;

@@ -26,9 +26,9 @@ struct Comm::State {
   int world_size = 1;
   int job_rank = 0;  // in the communicator of all workers
   std::shared_ptr<Timeline> timeline = std::make_shared<Timeline>();
-  std::shared_ptr<Store> store;        // null where there is no launcher to tell of a failure
-  std::shared_ptr<BoardWriter> board;  // null where no launcher watches
-  BoardName name_on_board{};
+  std::shared_ptr<Store> store;              // null where there is no launcher to tell of a failure
+  std::shared_ptr<StatusWriter> job_status;  // null where no launcher watches
+  StatusName status_name{};
   std::uint64_t entered = 0;  // operations, as the engine numbers them
   MakeEngine make_engine;
   std::unique_ptr<Engine> engine;  // null in a world of one
@@ -100,10 +100,10 @@ struct Comm::State {
   void let_go_of_orphans();
 
   /// Starts the operation, waits for it, and enters it in the timeline. Returns its number.
-  std::uint64_t carry_out(const Operation& operation, Algorithm chosen);
-  /// Where an operation that was started is on the board.
+  std::uint64_t run(const Operation& operation, Algorithm chosen);
+  /// Where an operation that was started is on the job_status.
   struct Started {
-    std::uint64_t number, on_board;
+    std::uint64_t number, status_sequence;
   };
   Started start(const Operation& operation, Algorithm chosen);
   bool test(const Started& started);
@@ -111,9 +111,9 @@ struct Comm::State {
 
  private:
   template <class Action>
-  auto on_board(std::uint64_t sequence, Action&& action);
+  auto status_sequence(std::uint64_t sequence, Action&& action);
   void remember(const Error& error);
-  std::uint64_t carry_out_in_step(const Operation& operation, Algorithm chosen);
+  std::uint64_t run_in_step(const Operation& operation, Algorithm chosen);
 };
 
 }  // namespace paceline

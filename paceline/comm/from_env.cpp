@@ -92,21 +92,21 @@ Comm join(std::shared_ptr<Comm::State> state) {
 Comm::State::MakeEngine shared_memory(const std::shared_ptr<Store>& store, const CommOptions& options) {
   return [store, options](const std::string& name, int rank, int world_size) {
     auto group = connect_shm_group(*store, name, rank, world_size, Deadline(options.timeout));
-    return std::make_unique<ShmEngine>(std::move(group), name, options.timeout, options.board);
+    return std::make_unique<ShmEngine>(std::move(group), name, options.timeout, options.job_status);
   };
 }
 
 Comm::State::MakeEngine over_connections(const std::shared_ptr<Store>& store, const TcpOptions& tcp,
                                          const CommOptions& options) {
   return [store, tcp, options](const std::string& name, int rank, int world_size) {
-    return make_tcp_engine(store, name, rank, world_size, tcp, options.timeout, options.board);
+    return make_tcp_engine(store, name, rank, world_size, tcp, options.timeout, options.job_status);
   };
 }
 
 Comm::State::MakeEngine between_hosts(const std::shared_ptr<Store>& store, const TcpOptions& tcp,
                                       const CommOptions& options) {
   return [store, tcp, options](const std::string& name, int rank, int world_size) {
-    return make_hosts_engine(store, name, rank, world_size, tcp, options);
+    return make_engine_for_topology(store, name, rank, world_size, tcp, options);
   };
 }
 
@@ -126,17 +126,17 @@ std::string command_line() {
   return line.empty() ? program_invocation_name : line;
 }
 
-/// This worker's slot of the launcher's board, if there is one. A process has one, however often it joins.
-std::shared_ptr<BoardWriter> open_board() {
+/// This worker's slot of the launcher's job_status, if there is one. A process has one, however often it joins.
+std::shared_ptr<StatusWriter> open_job_status() {
   static std::mutex mutex;
-  static std::weak_ptr<BoardWriter> opened;
-  const auto address = variable(Board::kVariable);
+  static std::weak_ptr<StatusWriter> opened;
+  const auto address = variable(JobStatus::kVariable);
   if (!address) return nullptr;
   const int slot = whole_number("LOCAL_RANK", 0);
   const std::lock_guard lock(mutex);
   auto writer = opened.lock();
   if (writer && writer->origin().here()) return writer;
-  writer = std::make_shared<BoardWriter>(std::make_shared<Board>(*address, slot), slot);
+  writer = std::make_shared<StatusWriter>(std::make_shared<JobStatus>(*address, slot), slot);
   opened = writer;
   return writer;
 }
@@ -205,15 +205,15 @@ Comm Comm::from_env() {
   auto store =
       connect_store(*address, Deadline(options.timeout), address->starts_with("tcp:") ? secret() : std::nullopt);
   keep_no_lines(stdout);
-  auto board = open_board();
-  if (board) options.board = board->board();
+  auto job_status = open_job_status();
+  if (job_status) options.job_status = job_status->job_status();
   const std::string transport = one_of("PACELINE_TRANSPORT", {"auto", "shm", "tcp"});
   const std::string name = world_size > 1 ? name_of_join(*store, rank) : "world";
   auto state = new_state(store, name, rank, world_size,
                          transport == "auto"  ? between_hosts(store, tcp_options(), options)
                          : transport == "tcp" ? over_connections(store, tcp_options(), options)
                                               : shared_memory(store, options));
-  state->board = std::move(board);
+  state->job_status = std::move(job_status);
   Comm comm = join(state);
   // The launcher tells workers that end before they joined.
   state->guarded([&] { store->set(fmt::format("joined/{}", rank), "1"); });

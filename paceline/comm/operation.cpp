@@ -203,10 +203,10 @@ const char* to_string(Algorithm algorithm) {
     case Algorithm::Auto: return "auto";
     case Algorithm::OneShot: return "one_shot";
     case Algorithm::Slices: return "slices";
-    case Algorithm::Tickets: return "tickets";
+    case Algorithm::ChunkQueue: return "chunk_queue";
     case Algorithm::Direct: return "direct";
     case Algorithm::Ring: return "ring";
-    case Algorithm::Hosts: return "hosts";
+    case Algorithm::Hierarchical: return "hierarchical";
   }
   return "unknown";
 }

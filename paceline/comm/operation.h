@@ -29,10 +29,10 @@ enum class Algorithm : std::uint8_t {
   OneShot,  ///< Inputs ride with what ranks tell each other first, every rank reduces all of it for itself. Up to 1 KiB
             ///< in shared memory, 64 KiB for all of a rank's peers over TCP.
   Slices,   ///< Shared memory: rank r reduces slice r from all ranks' memory to all ranks' memory.
-  Tickets,  ///< Shared memory: the same by chunks, each done by whichever rank is awake.
-  Direct,   ///< Messages: slices to their owners, which add them up in rank order, and back.
-  Ring,     ///< Messages: slices go round and are added up on the way.
-  Hosts,    ///< Shared memory inside hosts, messages from one to the next, in rank order.
+  ChunkQueue,    ///< Shared memory: the same by chunks, each done by whichever rank is awake.
+  Direct,        ///< Messages: slices to their owners, which add them up in rank order, and back.
+  Ring,          ///< Messages: slices go round and are added up on the way.
+  Hierarchical,  ///< Shared memory inside hosts, messages from one to the next, in rank order.
 };
 
 const char* to_string(Algorithm algorithm);

@@ -42,7 +42,7 @@ class ThreadWorld {
     }
     if (options_.engine == ThreadEngine::Hosts) {
       HostMap map = host_map(world_size);
-      if (!map.one_host()) return make_hosts_engine(std::move(map), name, rank, world_size);
+      if (!map.one_host()) return make_engine_for_topology(std::move(map), name, rank, world_size);
     }
     return share_memory(name, rank, world_size);
   }
@@ -68,7 +68,7 @@ class ThreadWorld {
     return map;
   }
 
-  std::unique_ptr<Engine> make_hosts_engine(HostMap map, const std::string& name, int rank, int world_size) {
+  std::unique_ptr<Engine> make_engine_for_topology(HostMap map, const std::string& name, int rank, int world_size) {
     std::unique_ptr<HostGroup> hosts;
     if (map.shares()) {
       const int host = map.host_of(rank);

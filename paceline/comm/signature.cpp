@@ -49,7 +49,7 @@ std::optional<std::string> wrong_with(const Signature& signature) {
   if (signature.kind > Collective::AllToAll) return fmt::format("an unknown kind {}", number_of(signature.kind));
   if (signature.dtype > Dtype::UInt8) return fmt::format("an unknown element type {}", number_of(signature.dtype));
   if (signature.reduce > ReduceOp::Max) return fmt::format("an unknown reduction {}", number_of(signature.reduce));
-  if (signature.algorithm > Algorithm::Hosts) {
+  if (signature.algorithm > Algorithm::Hierarchical) {
     return fmt::format("an unknown algorithm {}", number_of(signature.algorithm));
   }
   if (signature.in_place > 1) return fmt::format("in_place={}", signature.in_place);

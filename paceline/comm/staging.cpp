@@ -155,19 +155,19 @@ bool reaches_operands(const Comm::State& comm, const Operation& operation, Algor
   return reaches_in(comm, operation) && reaches_out(comm, operation);
 }
 
-void carry_out(Comm::State& comm, const Operation& operation) {
+void run(Comm::State& comm, const Operation& operation) {
   const Algorithm chosen = comm.engine->algorithm(operation);
   if (chosen == Algorithm::OneShot || comm.engine->reaches_all()) {
-    comm.carry_out(operation, chosen);
+    comm.run(operation, chosen);
     return;
   }
   if (!operation.counts.empty()) {  // what lies elsewhere on one rank is no other's affair
     if (reaches_operands(comm, operation, chosen)) {
-      comm.carry_out(operation, chosen);
+      comm.run(operation, chosen);
       return;
     }
     StagedOperation copies(comm, operation);
-    comm.carry_out(copies.operation(), chosen);
+    comm.run(copies.operation(), chosen);
     return copies.finish();
   }
   // The first piece is called with the whole's count: if all ranks have all of it there, it is the only one.
@@ -176,12 +176,12 @@ void carry_out(Comm::State& comm, const Operation& operation) {
   Operation piece = pieces.begin(0, count);
   piece.count = operation.count;
   piece.reach = pieces.staged() ? count : 0;
-  std::size_t done = comm.engine->carried_out(comm.carry_out(piece, chosen));
+  std::size_t done = comm.engine->carried_out(comm.run(piece, chosen));
   pieces.end(piece, 0, done);
   while (done < operation.count) {
     count = std::min(pieces.most(), operation.count - done);
     piece = pieces.begin(done, count);
-    comm.carry_out(piece, comm.engine->algorithm(piece));
+    comm.run(piece, comm.engine->algorithm(piece));
     pieces.end(piece, done, count);
     done += count;
   }

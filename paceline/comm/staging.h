@@ -35,7 +35,7 @@ bool reaches_operands(const Comm::State& comm, const Operation& operation, Algor
 /// Carries an operation out on any memory, and waits for it. Where the engine does not reach all operands, it goes in
 /// pieces, which are the same on all ranks, and operands that it does not reach go through a small buffer: two copies
 /// more.
-void carry_out(Comm::State& comm, const Operation& operation);
+void run(Comm::State& comm, const Operation& operation);
 
 }  // namespace staged
 }  // namespace paceline

@@ -28,8 +28,8 @@ constexpr std::chrono::seconds kToDisconnect{5};
 
 }  // namespace
 
-int JobGuard::run() {
-  // A group of its own, or Ctrl-C would reach the workers from the terminal and once more from the front.
+int Supervisor::run() {
+  // A group of its own, or Ctrl-C would reach the workers from the terminal and once more from the launcher.
   ::setpgid(0, 0);
   if (meet_others() && start_workers()) {
     while (workers_left() && phase_ != Phase::Killing && !orphaned_) {
@@ -50,16 +50,16 @@ int JobGuard::run() {
   end_everything();
   output_.drain_launchers();
   output_.flush();
-  // The reader may take its time; signals and the front's death still count.
+  // The reader may take its time; signals and the launcher's death still count.
   while (!output_.all_written() && !orphaned_ && !impatient_) wait_for_events(false);
   if (exit_code != 0 || output_.write_error() == 0) return exit_code;
-  const Verdict lost = lost_output();
+  const JobOutcome lost = lost_output();
   output_.print("paceline: " + lost.text);
   return lost.exit_code;
 }
 
 // False if the job ends before it began.
-bool JobGuard::meet_others() {
+bool Supervisor::meet_others() {
   if (!nodes_) return true;
   const auto meeting = [&] { return phase_ == Phase::Running && !orphaned_ && output_.write_error() == 0; };
   hear_others();
@@ -68,7 +68,7 @@ bool JobGuard::meet_others() {
   return nodes_->placement().has_value() && meeting();
 }
 
-bool JobGuard::start_workers() {
+bool Supervisor::start_workers() {
   std::optional<LocalWorkers::Problem> problem;
   try {
     const JobFacts job = facts();
@@ -88,7 +88,7 @@ bool JobGuard::start_workers() {
   return false;
 }
 
-JobFacts JobGuard::facts() {
+JobFacts Supervisor::facts() {
   JobFacts facts;
   if (nodes_) {
     facts = facts_of(*nodes_->placement(), options_.nodes->secret_file);
@@ -102,17 +102,17 @@ JobFacts JobGuard::facts() {
   return facts;
 }
 
-WorkerProgram JobGuard::program(int world_size) const {
+WorkerProgram Supervisor::program(int world_size) const {
   WorkerProgram program{.executable = options_.executable, .arguments = options_.program, .environment = {}};
   program.signal_mask = mask_;
   program.open_files = open_files_for(world_size);
   return program;
 }
 
-void JobGuard::wait_for_events(bool workers_matter) {
+void Supervisor::wait_for_events(bool workers_matter) {
   const bool running = phase_ == Phase::Running;
   std::vector<pollfd> polled{{signals_.get(), POLLIN, 0},
-                             {front_.get(), POLLIN, 0},
+                             {launcher_.get(), POLLIN, 0},
                              {running && store_ != nullptr ? store_->left_too_early_fd() : -1, POLLIN, 0},
                              {nodes_ ? nodes_->fd() : -1, POLLIN, 0},
                              {input_open_ ? STDIN_FILENO : -1, POLLIN, 0}};
@@ -142,7 +142,7 @@ void JobGuard::wait_for_events(bool workers_matter) {
   if (workers_matter && output_.write_error() != 0) phase_ = Phase::Killing;
 }
 
-void JobGuard::handle_signals() {
+void Supervisor::handle_signals() {
   signalfd_siginfo info{};
   while (::read(signals_.get(), &info, sizeof(info)) == sizeof(info)) {
     const int signal = static_cast<int>(info.ssi_signo);
@@ -157,7 +157,7 @@ void JobGuard::handle_signals() {
   reap();
 }
 
-void JobGuard::pass_on(const UserSignal& signal) {
+void Supervisor::pass_on(const UserSignal& signal) {
   if (!workers_) return output_.print(fmt::format("paceline: {} came before the workers were started", signal.name()));
   if (!user_signals_.is_new(signal, now())) return;
   output_.print(fmt::format("paceline: {} goes to all workers", signal.name()));
@@ -165,13 +165,13 @@ void JobGuard::pass_on(const UserSignal& signal) {
   workers_->pass_on(signal.number);
 }
 
-void JobGuard::handle_input() {
+void Supervisor::handle_input() {
   char bytes[256];
   input_open_ = ::read(STDIN_FILENO, bytes, sizeof bytes) > 0;
   if (!input_open_) interrupt(SIGTERM, "the launcher that started this one has ended");
 }
 
-void JobGuard::hear_others() {
+void Supervisor::hear_others() {
   nodes_->advance();
   for (const std::string& line : nodes_->take_lines()) output_.print(line);
   for (WorkerEnd& end : nodes_->take_ends()) {
@@ -181,20 +181,20 @@ void JobGuard::hear_others() {
     if (user_signals_.is_new(signal, now())) workers_->pass_on(signal.number);
   }
   if (nodes_->take_question()) nodes_->answer(workers_ ? workers_->views() : std::vector<RankView>());
-  const std::optional<Verdict>& verdict = nodes_->verdict();
-  if (!verdict || ending_.has_heard()) return;
-  ending_.hear(*verdict);
-  if (verdict->signal == 0) leave(options_.grace_after_failure());
-  else if (phase_ == Phase::Running) interrupt(verdict->signal, verdict->text);
+  const std::optional<JobOutcome>& job_outcome = nodes_->job_outcome();
+  if (!job_outcome || ending_.has_heard()) return;
+  ending_.hear(*job_outcome);
+  if (job_outcome->signal == 0) leave(options_.grace_after_failure());
+  else if (phase_ == Phase::Running) interrupt(job_outcome->signal, job_outcome->text);
 }
 
-void JobGuard::reap() {
+void Supervisor::reap() {
   while (const auto child = reap_child()) process_ended(child->pid, child->status);
   const auto failure = remotes_.failure();
   if (failure && !nodes_->placement() && phase_ == Phase::Running) fail(*failure);
 }
 
-void JobGuard::watch() {
+void Supervisor::watch() {
   if (phase_ != Phase::Running) {
     // It takes no SIGTERM, and nobody waits for it any more.
     if (workers_->only_silent_left()) phase_ = Phase::Killing;
@@ -205,13 +205,13 @@ void JobGuard::watch() {
     if (nodes_) nodes_->ranks_wait(news.waited);
     else output_.print(news.stuck);
   }
-  if (news.standstill && !news.silent) fail(standstill_verdict(*news.standstill));
+  if (news.standstill && !news.silent) fail(standstill_outcome(*news.standstill));
   if (!news.silent) return;
   const Error& cause = news.silent->cause;
   fail({.text = cause.message(), .exit_code = 128 + SIGKILL, .rank = cause.peer(), .fault = cause.fault()});
 }
 
-void JobGuard::wait_for_others() {
+void Supervisor::wait_for_others() {
   if (!nodes_) return;
   if (output_.write_error() != 0) ending_.announce(ending_.of_this_host(lost_output()));
   LastErrors errors;

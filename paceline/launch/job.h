@@ -28,15 +28,15 @@ namespace paceline::launch {
 
 /// One host's part of a job, from its launcher's side: meets the other hosts' launchers, starts the workers, waits for
 /// what happens to any of them, and sees to it that all of them end.
-class JobGuard {
+class Supervisor {
  public:
-  JobGuard(const RunOptions& options, std::unique_ptr<JobNodes> nodes, pid_t front, const sigset_t& mask)
+  Supervisor(const RunOptions& options, std::unique_ptr<JobNodes> nodes, pid_t launcher, const sigset_t& mask)
       : options_(options),
         nodes_(std::move(nodes)),
         store_(nodes_ ? nodes_->store() : &own_store_.emplace()),
-        front_(watch_process(front)),
-        // An orphan before front_ was opened: the number may be another process's by now.
-        orphaned_(::getppid() != front),
+        launcher_(watch_process(launcher)),
+        // An orphan before launcher_ was opened: the number may be another process's by now.
+        orphaned_(::getppid() != launcher),
         signals_(BlockedSignals::make_signalfd()),
         mask_(mask),
         output_(options.tag),
@@ -48,7 +48,7 @@ class JobGuard {
   /// How far the end of the job has come.
   enum class Phase {
     Running,
-    Leaving,      // the workers were told (by the board, the store, Ctrl-C) and get the grace to end
+    Leaving,      // the workers were told (by the job_status, the store, Ctrl-C) and get the grace to end
     Terminating,  // they got SIGTERM
     Killing,
   };
@@ -73,7 +73,7 @@ class JobGuard {
   // Ending.
   void interrupt(int signal, std::string how);
   void process_ended(pid_t pid, int status);
-  void fail(const Verdict& verdict);
+  void fail(const JobOutcome& job_outcome);
   void leave(std::chrono::milliseconds grace);
   void advance_when_due();
   void say_who_is_waited_for();
@@ -82,14 +82,14 @@ class JobGuard {
   std::string killed() const;
   std::deque<std::string> last_errors(int rank) const;
   int conclude();
-  Verdict judge();
-  Verdict lost_output() const;
+  JobOutcome judge();
+  JobOutcome lost_output() const;
 
   const RunOptions& options_;
   std::unique_ptr<JobNodes> nodes_;  // null where this host is all of the job
   std::optional<StoreServer> own_store_;
   StoreServer* const store_;  // null on other nodes than 0
-  const UniqueFd front_;
+  const UniqueFd launcher_;
   bool orphaned_;
   const UniqueFd signals_;
   const sigset_t mask_;

@@ -23,7 +23,7 @@ constexpr std::chrono::seconds kFirstNotice{2};
 
 }  // namespace
 
-void JobGuard::interrupt(int signal, std::string how) {
+void Supervisor::interrupt(int signal, std::string how) {
   if (phase_ != Phase::Running && (!waits_for_others_ || interrupted_by_ != 0)) {
     // Asked again, or while it already ends after a failure: the user does not want to wait.
     impatient_ = true;
@@ -40,7 +40,7 @@ void JobGuard::interrupt(int signal, std::string how) {
   next_notice_ = Deadline(kFirstNotice);
 }
 
-void JobGuard::process_ended(pid_t pid, int status) {
+void Supervisor::process_ended(pid_t pid, int status) {
   remotes_.ended(pid, status);
   auto end = workers_ ? workers_->ended(pid, status) : std::nullopt;
   if (!end) return;
@@ -51,18 +51,18 @@ void JobGuard::process_ended(pid_t pid, int status) {
   if (ending_.worker_ended(*std::move(end))) leave(options_.grace_after_failure());
 }
 
-void JobGuard::fail(const Verdict& verdict) {
-  ending_.fail(verdict);
+void Supervisor::fail(const JobOutcome& job_outcome) {
+  ending_.fail(job_outcome);
   leave(options_.grace_after_failure());
 }
 
-void JobGuard::leave(std::chrono::milliseconds grace) {
+void Supervisor::leave(std::chrono::milliseconds grace) {
   if (phase_ != Phase::Running) return;
   phase_ = Phase::Leaving;
   next_phase_ = Deadline(grace);
 }
 
-void JobGuard::advance_when_due() {
+void Supervisor::advance_when_due() {
   if (next_notice_ && next_notice_->passed()) say_who_is_waited_for();
   if (!next_phase_ || !next_phase_->passed() || phase_ == Phase::Killing) return;
   if (phase_ == Phase::Terminating) {
@@ -74,7 +74,7 @@ void JobGuard::advance_when_due() {
   workers_->stop(SIGTERM);
 }
 
-void JobGuard::say_who_is_waited_for() {
+void Supervisor::say_who_is_waited_for() {
   next_notice_.reset();
   if (phase_ != Phase::Leaving || next_phase_->left() < std::chrono::seconds(1)) return;
   const auto left = std::chrono::ceil<std::chrono::seconds>(next_phase_->left());
@@ -86,18 +86,18 @@ void JobGuard::say_who_is_waited_for() {
 }
 
 // Only the workers: other children carry other hosts' output.
-void JobGuard::stop_workers() {
+void Supervisor::stop_workers() {
   if (workers_) workers_->stop(SIGKILL);
   while (workers_left() && !orphaned_) wait_for_events(false);
 }
 
-void JobGuard::end_everything() {
+void Supervisor::end_everything() {
   if (workers_) workers_->stop(SIGKILL);
   const auto survivors = end_descendants([this](pid_t pid, int status) { process_ended(pid, status); });
   for (const std::string& left : survivors) output_.print("paceline: " + left);
 }
 
-std::deque<std::string> JobGuard::last_errors(int rank) const {
+std::deque<std::string> Supervisor::last_errors(int rank) const {
   if (const auto slot = workers_ ? workers_->slot_of(rank) : std::nullopt) return output_.last_errors(*slot);
   if (!nodes_) return {};
   const auto found = nodes_->last_errors().find(rank);
@@ -105,31 +105,32 @@ std::deque<std::string> JobGuard::last_errors(int rank) const {
 }
 
 // Prints how the job has ended.
-int JobGuard::conclude() {
-  const std::optional<Verdict> outcome = store_ == nullptr ? nodes_->outcome() : std::nullopt;
-  const Verdict verdict = outcome ? *outcome : judge();
+int Supervisor::conclude() {
+  const std::optional<JobOutcome> outcome = store_ == nullptr ? nodes_->outcome() : std::nullopt;
+  const JobOutcome job_outcome = outcome ? *outcome : judge();
   // Where one terminal shows all hosts' output, node 0 says it of all.
   const bool told_here = !options_.nodes || !options_.nodes->ends_with_input;
   if (outcome && outcome->exit_code != 0) output_.print("paceline: " + outcome->text + (told_here ? killed() : ""));
-  else if (!outcome && !verdict.text.empty()) output_.print(verdict.text);
+  else if (!outcome && !job_outcome.text.empty()) output_.print(job_outcome.text);
   if (!hung_.empty()) {
     output_.print("paceline: the last operations of each rank\n" + operations_text(hung_, 4, now()));
-  } else if (workers_ && verdict.exit_code != 0 && code_of(verdict.fault) == ErrorCode::Timeout) {
+  } else if (workers_ && job_outcome.exit_code != 0 && code_of(job_outcome.fault) == ErrorCode::Timeout) {
     output_.print("  the last operations of each rank:\n" + operations_text(workers_->views(), 4, now()));
   }
   if (nodes_ && !outcome) {
     // The others get the first line, without whose it is.
-    std::string text = verdict.text.substr(0, verdict.text.find('\n'));
+    std::string text = job_outcome.text.substr(0, job_outcome.text.find('\n'));
     if (text.starts_with("paceline: ")) text = text.substr(10);
-    nodes_->conclude({.text = text, .exit_code = verdict.exit_code, .signal = verdict.signal, .fault = verdict.fault});
+    nodes_->conclude(
+        {.text = text, .exit_code = job_outcome.exit_code, .signal = job_outcome.signal, .fault = job_outcome.fault});
   }
-  return verdict.exit_code;
+  return job_outcome.exit_code;
 }
 
-Verdict JobGuard::judge() {
+JobOutcome Supervisor::judge() {
   if (start_exit_code_ != 0) return {.text = "", .exit_code = start_exit_code_};
   if (output_.write_error() != 0 && interrupted_by_ == 0) {
-    const Verdict lost = lost_output();
+    const JobOutcome lost = lost_output();
     return {.text = "paceline: " + lost.text, .exit_code = lost.exit_code};
   }
   if (interrupted_by_ != 0) {
@@ -137,11 +138,11 @@ Verdict JobGuard::judge() {
             .exit_code = 128 + interrupted_by_,
             .signal = interrupted_by_};
   }
-  return ending_.verdict([this](int rank) { return last_errors(rank); });
+  return ending_.job_outcome([this](int rank) { return last_errors(rank); });
 }
 
 /// Lines on those whom a signal to the launcher did not end.
-std::string JobGuard::killed() const {
+std::string Supervisor::killed() const {
   if (interrupted_by_ == 0) return "";
   const std::string ranks = killed_ranks(ending_.ends());
   if (ranks.empty()) return "";
@@ -151,7 +152,7 @@ std::string JobGuard::killed() const {
                      static_cast<double>(options_.grace_after_signal().count()) / 1000, were);
 }
 
-Verdict JobGuard::lost_output() const {
+JobOutcome Supervisor::lost_output() const {
   const int error = output_.write_error();
   return {.text = fmt::format("ended the job, since its output cannot be written: {}",
                               std::generic_category().message(error)),

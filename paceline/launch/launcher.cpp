@@ -27,25 +27,25 @@ namespace paceline::launch {
 namespace {
 
 void open_standard_descriptors();
-int wait_for_guard(pid_t guard, const UniqueFd& signals);
+int wait_for_supervisor(pid_t supervisor, const UniqueFd& signals);
 
 }  // namespace
 
-int run_front(const RunOptions& options) {
+int run_launcher(const RunOptions& options) {
   open_standard_descriptors();
   if (::prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0) throw system_error("cannot become a subreaper", errno);
   const BlockedSignals blocked;
-  const pid_t front = ::getpid();
-  std::fflush(nullptr);  // or the guard would print it again
-  const pid_t guard = ::fork();
-  if (guard < 0) throw system_error("cannot start the guard process", errno);
-  if (guard == 0) std::_Exit(run_guard(options, front, blocked.before()));
+  const pid_t launcher = ::getpid();
+  std::fflush(nullptr);  // or the supervisor would print it again
+  const pid_t supervisor = ::fork();
+  if (supervisor < 0) throw system_error("cannot start the supervisor process", errno);
+  if (supervisor == 0) std::_Exit(run_supervisor(options, launcher, blocked.before()));
 
-  const int status = wait_for_guard(guard, blocked.make_signalfd());
-  // Nothing is left when the guard ended by itself. When it was killed, all its descendants are now ours.
+  const int status = wait_for_supervisor(supervisor, blocked.make_signalfd());
+  // Nothing is left when the supervisor ended by itself. When it was killed, all its descendants are now ours.
   const std::vector<std::string> survivors = end_descendants([](pid_t, int) {});
   if (WIFSIGNALED(status)) {
-    fmt::print(stderr, "paceline: the process that guards the job was {}; ended all workers\n",
+    fmt::print(stderr, "paceline: the supervisor of the job was {}; ended all workers\n",
                describe_status(status));
   }
   for (const std::string& left : survivors) fmt::print(stderr, "paceline: {}\n", left);
@@ -65,17 +65,17 @@ void open_standard_descriptors() {
   }
 }
 
-int wait_for_guard(pid_t guard, const UniqueFd& signals) {
+int wait_for_supervisor(pid_t supervisor, const UniqueFd& signals) {
   while (true) {
     pollfd polled{signals.get(), POLLIN, 0};
     if (::poll(&polled, 1, -1) < 0 && errno != EINTR) throw system_error("cannot wait for signals", errno);
     signalfd_siginfo info{};
     while (::read(signals.get(), &info, sizeof(info)) == sizeof(info)) {
-      if (info.ssi_signo != SIGCHLD) ::kill(guard, static_cast<int>(info.ssi_signo));
+      if (info.ssi_signo != SIGCHLD) ::kill(supervisor, static_cast<int>(info.ssi_signo));
     }
     int status = 0;
     for (pid_t pid = 0; (pid = ::waitpid(-1, &status, WNOHANG)) > 0;) {
-      if (pid == guard) return status;
+      if (pid == supervisor) return status;
     }
   }
 }

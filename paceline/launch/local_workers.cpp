@@ -17,11 +17,11 @@
 namespace paceline::launch {
 namespace {
 
-BoardFacts board_facts(const RunOptions& options, const JobFacts& job) {
+StatusFacts status_facts(const RunOptions& options, const JobFacts& job) {
   return {.slots = options.workers,
           .world_size = job.world_size,
           .first_rank = job.first_rank,
-          .front = ::getppid(),
+          .launcher = ::getppid(),
           .job = job.id,
           .program = fmt::format("{}", fmt::join(options.program, " "))};
 }
@@ -29,17 +29,20 @@ BoardFacts board_facts(const RunOptions& options, const JobFacts& job) {
 }  // namespace
 
 LocalWorkers::LocalWorkers(const RunOptions& options, JobFacts job)
-    : options_(options), job_(std::move(job)), board_(board_facts(options, job_)), watch_(board_, options.watch) {
-  job_.board_address = board_.address();
+    : options_(options),
+      job_(std::move(job)),
+      job_status_(status_facts(options, job_)),
+      watch_(job_status_, options.watch) {
+  job_.job_status_address = job_status_.address();
 }
 
 std::optional<LocalWorkers::Problem> LocalWorkers::start(WorkerProgram like, JobOutput& output) {
-  like.inherited = board_.fd();
+  like.inherited = job_status_.fd();
   for (int slot = 0; slot < options_.workers; ++slot) {
     like.environment = worker_environment(options_, job_, slot);
     StartedWorker started = start_worker(like);
     workers_.push_back({.pid = started.pid});
-    board_.started(slot, started.pid);
+    job_status_.started(slot, started.pid);
     output.add_worker(std::move(started.out), std::move(started.err), job_.first_rank);
     if (started.start_error == 0) continue;
     const char* hint = started.start_error == ENOEXEC  ? "; a script needs a first line such as #!/bin/sh"
@@ -58,10 +61,10 @@ std::optional<WorkerEnd> LocalWorkers::ended(pid_t pid, int status) {
   if (worker == workers_.end()) return std::nullopt;
   const int slot = static_cast<int>(worker - workers_.begin());
   worker->alive = false;
-  board_.ended(slot);
-  const RankView view = view_of(board_, slot, now());
+  job_status_.ended(slot);
+  const RankView view = view_of(job_status_, slot, now());
   WorkerEnd end{.rank = view.rank, .status = status, .after = now() - began_, .stopped = worker->stopped};
-  end.host = board_.header().host;
+  end.host = job_status_.header().host;
   end.pid = view.pid;
   if (!view.operations.empty()) end.last_known = last_known(view);
   if (silent_ && silent_->slot == slot) end.silence = silent_->cause;

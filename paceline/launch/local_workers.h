@@ -20,10 +20,10 @@
 
 namespace paceline::launch {
 
-/// The workers of this host: their processes, and the job board that they share with this launcher.
+/// The workers of this host: their processes, and the job status that they share with this launcher.
 class LocalWorkers {
  public:
-  /// Makes the board; starts nobody. `options` must outlive this. Throws System.
+  /// Makes the job_status; starts nobody. `options` must outlive this. Throws System.
   LocalWorkers(const RunOptions& options, JobFacts job);
 
   struct Problem {
@@ -42,16 +42,16 @@ class LocalWorkers {
   /// The launcher's own, after which nobody's end is a cause.
   void stop(int signal);
 
-  /// What the board shows; nothing if it was looked at less than JobWatch::kPeriod ago.
+  /// What the job status shows; nothing if it was looked at less than JobWatch::kPeriod ago.
   JobWatch::News look();
   /// Whether the only ones left are silent, and so take no SIGTERM.
   bool only_silent_left() const;
   /// Whether a rank has waited for as long in one operation.
   bool wait_in_vain(Nanoseconds long_enough) const { return watch_.waits_in_vain(long_enough); }
-  std::vector<RankView> views() const { return views_of(board_, now()); }
+  std::vector<RankView> views() const { return views_of(job_status_, now()); }
 
   /// Ends their waits with this, unless they have ended with another one.
-  void fail(const Error& cause) { board_.fail(cause); }
+  void fail(const Error& cause) { job_status_.fail(cause); }
 
   /// The place of the rank among them; nothing if it is another host's.
   std::optional<int> slot_of(int rank) const;
@@ -67,7 +67,7 @@ class LocalWorkers {
 
   const RunOptions& options_;
   JobFacts job_;
-  Board board_;
+  JobStatus job_status_;
   JobWatch watch_;
   const MemoryGroup memory_;
   const Nanoseconds began_ = now();

@@ -17,7 +17,7 @@ namespace paceline::launch {
 
 UniqueFd watch_process(pid_t pid) {
   UniqueFd handle(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
-  if (!handle && errno != ESRCH) throw system_error("cannot watch the launcher's front process", errno);
+  if (!handle && errno != ESRCH) throw system_error("cannot watch the launcher's process", errno);
   return handle;
 }
 

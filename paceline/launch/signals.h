@@ -18,7 +18,7 @@ class BlockedSignals {
     signal(SIGCHLD, SIG_DFL);  // ignored, it would make the kernel forget how workers ended
     sigset_t blocked = handled();
     sigaddset(&blocked, SIGPIPE);  // EPIPE says the same
-    sigaddset(&blocked, SIGTTOU);  // the guard is in the background of the terminal it prints to
+    sigaddset(&blocked, SIGTTOU);  // the supervisor is in the background of the terminal it prints to
     sigprocmask(SIG_BLOCK, &blocked, &before_);
   }
   ~BlockedSignals() { sigprocmask(SIG_SETMASK, &before_, nullptr); }

@@ -8,8 +8,8 @@
 namespace paceline::launch {
 
 /// The process that runs the job: starts the workers, prints their output, ends the job when a worker fails, when a
-/// signal says so or when the process `front` dies, and leaves no process behind. `mask` is the signal mask for
+/// signal says so or when the process `launcher` dies, and leaves no process behind. `mask` is the signal mask for
 /// workers; the caller has blocked what BlockedSignals blocks. Returns the job's exit code.
-int run_guard(const RunOptions& options, pid_t front, const sigset_t& mask);
+int run_supervisor(const RunOptions& options, pid_t launcher, const sigset_t& mask);
 
 }  // namespace paceline::launch

@@ -59,7 +59,7 @@ std::vector<std::string> worker_environment(const RunOptions& options, const Job
   variables["MASTER_ADDR"] = facts.master_address;
   variables["MASTER_PORT"] = std::to_string(facts.master_port);
   variables["PACELINE_STORE"] = facts.store_address;
-  variables["PACELINE_BOARD"] = facts.board_address;
+  variables["PACELINE_JOB_STATUS"] = facts.job_status_address;
   variables["PACELINE_JOB"] = facts.id;
   variables["PACELINE_PROGRESS"] = facts.terminal ? "bar" : "lines";
   // One that is left over from an outer job would be wrong.

@@ -10,12 +10,12 @@ namespace paceline::launch {
 
 /// What all workers of a job have in common beside the user's options.
 struct JobFacts {
-  std::string id;                  ///< Random; PACELINE_JOB.
-  std::string store_address;       ///< PACELINE_STORE.
-  std::string board_address = {};  ///< PACELINE_BOARD.
-  int node = 0, nodes = 1;         ///< GROUP_RANK, GROUP_WORLD_SIZE.
-  int first_rank = 0;              ///< Of this host's workers.
-  int world_size = 0;              ///< WORLD_SIZE.
+  std::string id;                       ///< Random; PACELINE_JOB.
+  std::string store_address;            ///< PACELINE_STORE.
+  std::string job_status_address = {};  ///< PACELINE_JOB_STATUS.
+  int node = 0, nodes = 1;              ///< GROUP_RANK, GROUP_WORLD_SIZE.
+  int first_rank = 0;                   ///< Of this host's workers.
+  int world_size = 0;                   ///< WORLD_SIZE.
   std::string master_address = "127.0.0.1";
   int master_port = 0;                        ///< MASTER_PORT.
   std::string bind = {};                      ///< PACELINE_BIND, if anything.

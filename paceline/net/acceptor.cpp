@@ -14,10 +14,10 @@ constexpr Nanoseconds kAcceptPause = std::chrono::milliseconds(100);
 
 }  // namespace
 
-Guests::Guests(std::vector<UniqueFd> listeners, const Secret& secret)
+Acceptor::Acceptor(std::vector<UniqueFd> listeners, const Secret& secret)
     : listeners_(std::move(listeners)), secret_(secret) {}
 
-std::optional<Guests::Guest> Guests::next(Nanoseconds patience) {
+std::optional<Acceptor::Candidate> Acceptor::next(Nanoseconds patience) {
   const Deadline deadline(patience);
   do {
     if (proved_.empty()) {
@@ -29,15 +29,15 @@ std::optional<Guests::Guest> Guests::next(Nanoseconds patience) {
       proved_ = handle_polled(polled);
     }
     if (!proved_.empty()) {
-      Guest guest = std::move(proved_.front());
+      Candidate candidate = std::move(proved_.front());
       proved_.erase(proved_.begin());
-      return guest;
+      return candidate;
     }
   } while (!deadline.passed());
   return std::nullopt;
 }
 
-void Guests::add_polled(std::vector<pollfd>& polled) {
+void Acceptor::add_polled(std::vector<pollfd>& polled) {
   if (accept_again_ && accept_again_->passed()) accept_again_.reset();
   polled_from_ = polled.size();
   const short events = accept_again_ || !has_room() ? 0 : POLLIN;
@@ -45,14 +45,14 @@ void Guests::add_polled(std::vector<pollfd>& polled) {
   for (const Stranger& stranger : strangers_) polled.push_back({stranger.socket.get(), POLLIN, 0});
 }
 
-std::vector<Guests::Guest> Guests::handle_polled(const std::vector<pollfd>& polled) {
-  std::vector<Guest> guests;
+std::vector<Acceptor::Candidate> Acceptor::handle_polled(const std::vector<pollfd>& polled) {
+  std::vector<Candidate> acceptor;
   // Read before the time is looked at: this process may have been stopped since the proof came.
   auto entry = polled.begin() + static_cast<std::ptrdiff_t>(polled_from_ + listeners_.size());
   for (auto stranger = strangers_.begin(); stranger != strangers_.end(); ++entry) {
     const auto current = stranger++;
     if (entry->revents == 0) continue;
-    if (auto guest = hear(current)) guests.push_back(std::move(*guest));
+    if (auto candidate = hear(current)) acceptor.push_back(std::move(*candidate));
   }
   std::erase_if(strangers_, [](const Stranger& stranger) { return stranger.deadline.passed(); });
   for (std::size_t i = 0; i < listeners_.size(); ++i) {
@@ -61,10 +61,10 @@ std::vector<Guests::Guest> Guests::handle_polled(const std::vector<pollfd>& poll
       if (!welcome(listeners_[i].get())) break;
     }
   }
-  return guests;
+  return acceptor;
 }
 
-std::optional<Nanoseconds> Guests::due() const {
+std::optional<Nanoseconds> Acceptor::due() const {
   std::optional<Nanoseconds> nearest;
   if (!strangers_.empty()) nearest = strangers_.front().deadline.left();
   if (!has_room()) nearest = std::min(*nearest, kHearing - strangers_.front().age());
@@ -73,10 +73,10 @@ std::optional<Nanoseconds> Guests::due() const {
   return nearest;
 }
 
-bool Guests::has_room() const { return strangers_.size() < kAtOnce || strangers_.front().age() >= kHearing; }
+bool Acceptor::has_room() const { return strangers_.size() < kAtOnce || strangers_.front().age() >= kHearing; }
 
 // False if nobody waits, or nobody can be let in now.
-bool Guests::welcome(int listener) {
+bool Acceptor::welcome(int listener) {
   sockaddr_storage address{};
   socklen_t length = sizeof address;
   auto* const raw = reinterpret_cast<sockaddr*>(&address);
@@ -99,20 +99,20 @@ bool Guests::welcome(int listener) {
 }
 
 // Whoever ends its connection or gives a bad proof is forgotten.
-std::optional<Guests::Guest> Guests::hear(std::list<Stranger>::iterator stranger) {
+std::optional<Acceptor::Candidate> Acceptor::hear(std::list<Stranger>::iterator stranger) {
   auto& [socket, address, handshake, deadline, proof, received] = *stranger;
   const ssize_t bytes = ::recv(socket.get(), proof.data() + received, proof.size() - received, MSG_DONTWAIT);
   if (bytes < 0 && (errno == EAGAIN || errno == EINTR)) return std::nullopt;
   received += static_cast<std::size_t>(std::max<ssize_t>(bytes, 0));
   if (bytes > 0 && received < proof.size()) return std::nullopt;
-  std::optional<Guest> guest;
+  std::optional<Candidate> candidate;
   if (received == proof.size()) {
     if (const auto introduction = handshake.accept(proof)) {
-      guest = Guest{std::move(socket), address.text(), *introduction, handshake.answer(proof)};
+      candidate = Candidate{std::move(socket), address.text(), *introduction, handshake.answer(proof)};
     }
   }
   strangers_.erase(stranger);
-  return guest;
+  return candidate;
 }
 
 }  // namespace paceline

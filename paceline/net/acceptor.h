@@ -18,28 +18,28 @@ namespace paceline {
 /// is sent away; until then no more than Handshake::kProofBytes are read from it, and at most kAtOnce are heard at a
 /// time. Where more come, the one that has been there longest has to go, but has kHearing in any case; the others wait
 /// in the kernel's queue.
-class Guests {
+class Acceptor {
  public:
   static constexpr std::size_t kAtOnce = 64;
   static constexpr Nanoseconds kPatience = std::chrono::seconds(2);
   static constexpr Nanoseconds kHearing = std::chrono::milliseconds(50);
 
-  Guests(std::vector<UniqueFd> listeners, const Secret& secret);
+  Acceptor(std::vector<UniqueFd> listeners, const Secret& secret);
 
-  struct Guest {
+  struct Candidate {
     UniqueFd socket;
     std::string address;
     Introduction introduction;
     Handshake::Answer answer;  ///< To be sent to it, if it is welcome.
   };
   /// The next one that has proved itself, waiting for as long as this at most.
-  std::optional<Guest> next(Nanoseconds patience);
+  std::optional<Candidate> next(Nanoseconds patience);
 
   // For who has a poll() of its own, and calls nothing that blocks.
 
   /// Adds what to poll, and takes the result from the same place. Gives those that have proved themselves.
   void add_polled(std::vector<pollfd>& polled);
-  std::vector<Guest> handle_polled(const std::vector<pollfd>& polled);
+  std::vector<Candidate> handle_polled(const std::vector<pollfd>& polled);
   /// After how long handle_polled() has something to do though nothing was polled; nothing if never.
   std::optional<Nanoseconds> due() const;
 
@@ -56,14 +56,14 @@ class Guests {
 
   bool has_room() const;
   bool welcome(int listener);
-  std::optional<Guest> hear(std::list<Stranger>::iterator stranger);
+  std::optional<Candidate> hear(std::list<Stranger>::iterator stranger);
 
   std::vector<UniqueFd> listeners_;
   Secret secret_;
   std::list<Stranger> strangers_;         // the one that has been there longest in front
   std::optional<Deadline> accept_again_;  // with no descriptor left, a listener would be ready over and over
   std::size_t polled_from_ = 0;
-  std::vector<Guest> proved_;  // for next(), which gives one at a time
+  std::vector<Candidate> proved_;  // for next(), which gives one at a time
 };
 
 }  // namespace paceline

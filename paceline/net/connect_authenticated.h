@@ -15,7 +15,7 @@ namespace paceline {
 enum class Purpose : std::uint64_t { Store = 1, Launcher = 2 };
 Introduction introduction_for(Purpose purpose);
 
-enum class GreetOutcome {
+enum class ConnectOutcome {
   Met,       ///< Both know the secret.
   NotThere,  ///< Nobody answers, or somebody who speaks something else.
   Refused,   ///< The port is closed: nobody listens.
@@ -23,7 +23,8 @@ enum class GreetOutcome {
 };
 
 /// Connects, and proves that this side knows the secret. On Met the connection is in `socket`, else `why` says why not.
-GreetOutcome greet(const SocketAddress& address, const Secret& secret, const Introduction& introduction,
-                   Deadline deadline, UniqueFd& socket, std::string& why);
+ConnectOutcome connect_authenticated(const SocketAddress& address, const Secret& secret,
+                                     const Introduction& introduction, Deadline deadline, UniqueFd& socket,
+                                     std::string& why);
 
 }  // namespace paceline

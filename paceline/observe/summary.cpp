@@ -40,7 +40,7 @@ class Page {
   std::string text_;
 };
 
-void write_verdict(const Report& report, Page& page);
+void write_outcome(const Report& report, Page& page);
 void write_parts(const Report& report, Page& page);
 void write_details(const Report& report, Page& page);
 void write_advice(const Report& report, Page& page);
@@ -51,7 +51,7 @@ std::string plural(std::uint64_t count, const char* noun);
 
 std::string terminal_summary(const Report& report, const SummaryOptions& options) {
   Page page(options);
-  write_verdict(report, page);
+  write_outcome(report, page);
   if (report.breakdown.step_s() > 0) {
     write_parts(report, page);
     write_details(report, page);
@@ -65,7 +65,7 @@ std::string terminal_summary(const Report& report, const SummaryOptions& options
 
 namespace {
 
-void write_verdict(const Report& report, Page& page) {
+void write_outcome(const Report& report, Page& page) {
   std::string run = plural(static_cast<std::uint64_t>(report.run.world), "worker");
   run += " on " + (report.run.hosts.size() == 1 ? report.run.hosts.front() : plural(report.run.hosts.size(), "host"));
   run += ", " + plural(report.run.steps, "step");

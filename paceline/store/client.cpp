@@ -43,8 +43,8 @@ bool wait_ready(int fd, short events, Deadline deadline) {
 class StoreClient final : public Store {
  public:
   StoreClient(std::string address, const std::optional<Secret>& secret, Deadline deadline)
-      : address_(std::move(address)), door_(store_door(address_, secret)) {
-    give_back(door_(deadline));
+      : address_(std::move(address)), connect_(store_door(address_, secret)) {
+    give_back(connect_(deadline));
   }
 
   void set(std::string_view key, std::string_view value) override {
@@ -85,7 +85,7 @@ class StoreClient final : public Store {
   Error lost(int errno_value) const;
 
   const std::string address_;
-  const StoreDoor door_;
+  const StoreConnector connect_;
   std::mutex mutex_;
   // A connection carries one request at a time. Threads that call at the same time, say fail() during a get(), each
   // get their own.
@@ -114,7 +114,7 @@ UniqueFd StoreClient::take_connection(Deadline deadline) {
       return connection;
     }
   }
-  return door_(deadline);
+  return connect_(deadline);
 }
 
 void StoreClient::send(int fd, const std::string& bytes, Deadline deadline) const {

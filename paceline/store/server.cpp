@@ -103,7 +103,7 @@ class StoreServer::Impl {
   void take_requests(Connection& connection);
   void handle(Connection& connection, const StoreMessage& request);
   void accept_all();
-  void admit(Guests::Guest guest);
+  void admit(Acceptor::Candidate candidate);
   void check_left(std::size_t known);
   void answer_waiting(Connection& connection);
   void reply(Connection& connection, const StoreMessage& message);
@@ -118,7 +118,7 @@ class StoreServer::Impl {
   bool stop_ = false;  // under mutex_
   // Of the thread.
   std::vector<Connection> connections_;
-  std::optional<Guests> guests_;
+  std::optional<Acceptor> acceptor_;
   bool accept_paused_ = false;
   std::thread thread_;
 };
@@ -129,7 +129,7 @@ void StoreServer::Impl::listen_over_tcp(const StoreOverTcp& tcp) {
     listeners.push_back(listen_on(address, tcp.ports, SOMAXCONN));
     tcp_addresses_.push_back("tcp:" + local_address(listeners.back().get()).text());
   }
-  guests_.emplace(std::move(listeners), tcp.secret);
+  acceptor_.emplace(std::move(listeners), tcp.secret);
 }
 
 void StoreServer::Impl::serve() {
@@ -151,7 +151,7 @@ void StoreServer::Impl::serve() {
       const int events = (busy ? POLLRDHUP : POLLIN) | (connection.out.empty() ? 0 : POLLOUT);
       polled.push_back({connection.fd.get(), static_cast<short>(events), 0});
     }
-    if (guests_) guests_->add_polled(polled);
+    if (acceptor_) acceptor_->add_polled(polled);
     const int timeout_ms = left_known > left_checked ? 0 : poll_timeout();
     accept_paused_ = false;
     if (::poll(polled.data(), polled.size(), timeout_ms) < 0) continue;  // EINTR, or out of memory for a moment
@@ -176,8 +176,8 @@ void StoreServer::Impl::serve() {
       take_requests(connection);
     }
     if ((polled[1].revents & POLLIN) != 0) accept_all();
-    if (guests_) {
-      for (Guests::Guest& guest : guests_->handle_polled(polled)) admit(std::move(guest));
+    if (acceptor_) {
+      for (Acceptor::Candidate& candidate : acceptor_->handle_polled(polled)) admit(std::move(candidate));
     }
     std::erase_if(connections_, [](const Connection& connection) { return connection.closed; });
   }
@@ -280,16 +280,16 @@ void StoreServer::Impl::accept_all() {
   }
 }
 
-void StoreServer::Impl::admit(Guests::Guest guest) {
-  if (guest.introduction != introduction_for(Purpose::Store) || connections_.size() >= kMaxConnections) return;
+void StoreServer::Impl::admit(Acceptor::Candidate candidate) {
+  if (candidate.introduction != introduction_for(Purpose::Store) || connections_.size() >= kMaxConnections) return;
   try {
-    tune(guest.socket.get(), kStoreSilence);
+    tune(candidate.socket.get(), kStoreSilence);
   } catch (const Error&) {
     return;  // it has gone already
   }
-  connections_.push_back({.fd = std::move(guest.socket), .in = {}, .out = {}, .wait = {}});
-  const auto* answer = reinterpret_cast<const char*>(guest.answer.data());
-  connections_.back().out.assign(answer, guest.answer.size());
+  connections_.push_back({.fd = std::move(candidate.socket), .in = {}, .out = {}, .wait = {}});
+  const auto* answer = reinterpret_cast<const char*>(candidate.answer.data());
+  connections_.back().out.assign(answer, candidate.answer.size());
   flush(connections_.back());
 }
 
@@ -308,7 +308,7 @@ int StoreServer::Impl::poll_timeout() const {
     // Rounded up, or the last millisecond would be spent spinning.
     nearest = std::min(nearest, std::chrono::ceil<std::chrono::milliseconds>(connection.wait->deadline.left()));
   }
-  if (const auto due = guests_ ? guests_->due() : std::nullopt) {
+  if (const auto due = acceptor_ ? acceptor_->due() : std::nullopt) {
     nearest = std::min(nearest, std::chrono::ceil<std::chrono::milliseconds>(*due));
   }
   return static_cast<int>(std::max<std::int64_t>(nearest.count(), 0));

@@ -33,7 +33,7 @@ constexpr int kTimesSentAway = 5;
 UniqueFd connect_unix(const std::string& address, Deadline deadline);
 
 /// Where a store listens, and the secret it asks for.
-struct TcpDoor {
+struct TcpConnector {
   std::string host_port;
   std::vector<SocketAddress> addresses;
   Secret secret;
@@ -43,7 +43,7 @@ struct TcpDoor {
 
 }  // namespace
 
-StoreDoor store_door(const std::string& address, const std::optional<Secret>& secret) {
+StoreConnector store_door(const std::string& address, const std::optional<Secret>& secret) {
   if (address.starts_with(kTcp)) {
     const std::string host_port = address.substr(kTcp.size());
     const HostPort at = parse_host_port(host_port);
@@ -51,8 +51,8 @@ StoreDoor store_door(const std::string& address, const std::optional<Secret>& se
       throw Error(ErrorCode::InvalidArgument,
                   fmt::format("the store at {} needs the job's secret: set PACELINE_SECRET_FILE", host_port));
     }
-    return [door = TcpDoor{host_port, resolve(at.host, at.port), *secret}](Deadline deadline) {
-      return door.connect(deadline);
+    return [connector = TcpConnector{host_port, resolve(at.host, at.port), *secret}](Deadline deadline) {
+      return connector.connect(deadline);
     };
   }
   const std::size_t name_length = address.size() - std::min(address.size(), kUnix.size());
@@ -87,7 +87,7 @@ UniqueFd connect_unix(const std::string& address, Deadline deadline) {
   return fd;
 }
 
-UniqueFd TcpDoor::connect(Deadline deadline) const {
+UniqueFd TcpConnector::connect(Deadline deadline) const {
   Nanoseconds pause = milliseconds(5);
   for (int sent_away = 0;;) {
     std::vector<std::string> reasons;
@@ -97,14 +97,15 @@ UniqueFd TcpDoor::connect(Deadline deadline) const {
       const Deadline patience(addresses.size() == 1 ? left : std::min<Nanoseconds>(left, kOneAddress));
       UniqueFd socket;
       std::string why;
-      const auto outcome = greet(address, secret, introduction_for(Purpose::Store), patience, socket, why);
-      if (outcome == GreetOutcome::Met) {
+      const auto outcome =
+          connect_authenticated(address, secret, introduction_for(Purpose::Store), patience, socket, why);
+      if (outcome == ConnectOutcome::Met) {
         tune(socket.get(), kStoreSilence);
         return socket;
       }
       reasons.push_back(why);
-      if (outcome == GreetOutcome::Refused) ++refused;
-      if (outcome == GreetOutcome::HungUp && ++sent_away >= kTimesSentAway) {
+      if (outcome == ConnectOutcome::Refused) ++refused;
+      if (outcome == ConnectOutcome::HungUp && ++sent_away >= kTimesSentAway) {
         throw Error(ErrorCode::Mismatch,
                     fmt::format("the store at {} does not let this process in ({}). Has it the job's secret "
                                 "(PACELINE_SECRET_FILE)?",

@@ -279,7 +279,8 @@ void Reducer::check_epilogue() {
   if (round_ != 0) return;
   for (int a = 0; a < comm_.world_size(); ++a) {
     for (int b = a + 1; b < comm_.world_size(); ++b) {
-      if (all[a].gradient_hash == all[b].gradient_hash && all[a].gradient_hash != 0) twins_.emplace_back(a, b);
+      if (all[a].gradient_hash == all[b].gradient_hash && all[a].gradient_hash != 0)
+        duplicate_batches_.emplace_back(a, b);
     }
   }
 }

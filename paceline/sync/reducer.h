@@ -105,7 +105,7 @@ class Reducer {
   /// After finish(): whether the backward of any rank reached it.
   bool took_part(std::size_t parameter) const { return took_part_.empty() || took_part_[parameter] != 0; }
   /// Pairs of ranks that computed the same gradients in the first round: fed the same batch, most likely.
-  const std::vector<std::pair<int, int>>& twins() const { return twins_; }
+  const std::vector<std::pair<int, int>>& duplicate_batches() const { return duplicate_batches_; }
   std::uint64_t rounds() const { return round_; }
   const BucketPlan& plan() const { return plan_; }
 
@@ -155,7 +155,7 @@ class Reducer {
   std::uint64_t gradient_hash_ = 0;
 
   std::vector<std::uint8_t> took_part_;  // empty where all did
-  std::vector<std::pair<int, int>> twins_;
+  std::vector<std::pair<int, int>> duplicate_batches_;
 };
 
 }  // namespace paceline

@@ -42,7 +42,7 @@ constexpr const char* kHelp =
     "      The same from one terminal, by ssh; eight workers on node1. paceline is at the same place on both.\n"
     "\n"
     "Each worker finds RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, GROUP_RANK, GROUP_WORLD_SIZE, MASTER_ADDR,\n"
-    "MASTER_PORT, PACELINE_STORE, PACELINE_BOARD, PACELINE_JOB and PACELINE_PROGRESS in its environment, and "
+    "MASTER_PORT, PACELINE_STORE, PACELINE_JOB_STATUS, PACELINE_JOB and PACELINE_PROGRESS in its environment, and "
     "/dev/null\n"
     "as its input.\n"
     "\n"
@@ -179,7 +179,7 @@ void add_run_command(CLI::App& app, Invocation& invocation) {
       };
       if (find(options.program.front(), options.executable) == 0 &&
           (!options.nodes || options.nodes->ssh.empty() || find(options.nodes->ssh[0], options.nodes->ssh[0]) == 0)) {
-        invocation.exit_code = launch::run_front(options);
+        invocation.exit_code = launch::run_launcher(options);
       }
       if (options.nodes && options.nodes->made_secret) ::unlink(options.nodes->secret_file.c_str());
     } catch (const Error& error) {

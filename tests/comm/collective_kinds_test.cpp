@@ -135,7 +135,7 @@ Call random_call(std::mt19937_64& random, ThreadEngine engine, int world, std::s
   // Which ones there are depends on whether all ranks share a host.
   const std::size_t algorithm = engine == ThreadEngine::Hosts ? 2 : pick(6);
   if (algorithm == 0) operation.algorithm = shared ? Algorithm::Slices : Algorithm::Direct;
-  if (algorithm == 1 && shared && divisible) operation.algorithm = Algorithm::Tickets;
+  if (algorithm == 1 && shared && divisible) operation.algorithm = Algorithm::ChunkQueue;
   const bool rings = operation.kind == Collective::AllReduce && size_of(operation.dtype) != 2;
   if (algorithm == 1 && !shared && rings) operation.algorithm = Algorithm::Ring;
   call.started = pick(3) == 0;
@@ -160,7 +160,7 @@ class Operand {
   std::byte* data_;
 };
 
-void carry_out_and_check(const Comm& comm, const Call& call, std::mt19937_64& own) {
+void run_and_check(const Comm& comm, const Call& call, std::mt19937_64& own) {
   const auto chance = [&](std::size_t n) { return std::uniform_int_distribution<std::size_t>(0, n - 1)(own) == 0; };
   const int rank = comm.rank(), world = comm.world_size();
   Operation operation = call.operation;
@@ -203,7 +203,7 @@ void carry_out_and_check(const Comm& comm, const Call& call, std::mt19937_64& ow
     else
       while (!work.test()) std::this_thread::yield();
   } else {
-    comm.carry_out(operation);
+    comm.run(operation);
   }
 
   const std::vector<int> wanted = call.expected(rank, world);
@@ -226,7 +226,7 @@ void run_schedule(int world, ThreadEngine engine, int calls, std::size_t most) {
   test::on_ranks(world, engine, [&](const Comm& comm) {
     std::mt19937_64 common(seed), own(seed + 1 + static_cast<std::uint64_t>(comm.rank()));
     for (int i = 0; i < calls && !testing::Test::HasFatalFailure(); ++i) {
-      carry_out_and_check(comm, random_call(common, engine, world, most), own);
+      run_and_check(comm, random_call(common, engine, world, most), own);
     }
   });
 }
@@ -291,17 +291,17 @@ TEST(CollectiveKinds, RefuseWhatTheyCannotDo) {
     const auto out = std::as_writable_bytes(data);
     refused("op is 77", [&] { comm.all_reduce(data, static_cast<ReduceOp>(77)); });
     refused("dtype is 77", [&] { comm.all_reduce(no_type, in, out, ReduceOp::Sum); });
-    refused("dtype is 77", [&] { comm.carry_out({.kind = Collective::AllGather, .dtype = no_type}); });
+    refused("dtype is 77", [&] { comm.run({.kind = Collective::AllGather, .dtype = no_type}); });
     refused("must be equal", [&] { comm.all_reduce<float>(four, data); });
     refused("no rank 2", [&] { comm.reduce<float>(six, data, 2); });
     refused("must have 32", [&] { comm.all_gather<float>(four, data); });
     refused("one number for each", [&] { comm.scatter<float>(six, data.first(3), 0, one); });
     refused("in-place", [&] { comm.all_reduce<float>(data.first(4), data.subspan(2)); });
     refused("in-place", [&] { comm.all_to_all<float>(data, data, even, even); });
-    Operation operation{.kind = Collective::AllGather, .dtype = Dtype::Float32, .algorithm = Algorithm::Tickets};
-    refused("tickets", [&] { comm.carry_out(operation); });
+    Operation operation{.kind = Collective::AllGather, .dtype = Dtype::Float32, .algorithm = Algorithm::ChunkQueue};
+    refused("tickets", [&] { comm.run(operation); });
     operation.algorithm = Algorithm::Ring;
-    refused("shared memory", [&] { comm.carry_out(operation); });
+    refused("shared memory", [&] { comm.run(operation); });
     std::vector<float> many(257);
     auto* bytes = reinterpret_cast<std::byte*>(many.data());
     operation = {.kind = Collective::AllReduce,
@@ -310,7 +310,7 @@ TEST(CollectiveKinds, RefuseWhatTheyCannotDo) {
                  .count = many.size(),
                  .in = bytes,
                  .out = bytes};
-    refused("1024 bytes", [&] { comm.carry_out(operation); });
+    refused("1024 bytes", [&] { comm.run(operation); });
     EXPECT_EQ(comm.sum(1), 2) << "it lives on";
   });
 }

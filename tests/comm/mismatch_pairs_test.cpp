@@ -33,12 +33,12 @@ TEST_P(OtherMismatches, OfWhatOneRankSendsAndAnotherExpectsTouchNothing) {
       std::vector<std::size_t> sends(static_cast<std::size_t>(world), count - 1), receives = sends;
       if (comm.rank() == world - 1) receives[0] = count - 2;
       try {
-        comm.carry_out({.kind = Collective::AllToAll,
-                        .dtype = Dtype::Float32,
-                        .in = memory.in(),
-                        .out = memory.out(),
-                        .counts = sends,
-                        .receive_counts = receives});
+        comm.run({.kind = Collective::AllToAll,
+                  .dtype = Dtype::Float32,
+                  .in = memory.in(),
+                  .out = memory.out(),
+                  .counts = sends,
+                  .receive_counts = receives});
         ADD_FAILURE() << "rank " << comm.rank() << " noticed nothing";
       } catch (const Error& error) {
         EXPECT_EQ(error.code(), ErrorCode::Mismatch) << error.what();
@@ -57,12 +57,12 @@ TEST_P(OtherMismatches, OfWhatARankSendsToItselfAreRefusedBeforeAnythingIsSent) 
     std::vector<std::size_t> sends(static_cast<std::size_t>(world), 5), receives = sends;
     ++receives[static_cast<std::size_t>(comm.rank())];
     try {
-      comm.carry_out({.kind = Collective::AllToAll,
-                      .dtype = Dtype::Float32,
-                      .in = memory.in(),
-                      .out = memory.out(),
-                      .counts = sends,
-                      .receive_counts = receives});
+      comm.run({.kind = Collective::AllToAll,
+                .dtype = Dtype::Float32,
+                .in = memory.in(),
+                .out = memory.out(),
+                .counts = sends,
+                .receive_counts = receives});
       ADD_FAILURE() << "taken";
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), ErrorCode::InvalidArgument) << error.what();
@@ -86,7 +86,7 @@ TEST_P(OtherMismatches, WeightsThatAreNoneAreRefusedBeforeAnythingIsSent) {
     for (const double weight : {std::nan(""), -1.0, -1e-300, kInfinite, -kInfinite}) {
       operation.weight = weight;
       try {
-        if (comm.rank() == 1) comm.carry_out(operation);
+        if (comm.rank() == 1) comm.run(operation);
         else comm.start(operation);
         ADD_FAILURE() << "a weight of " << weight << " was taken";
       } catch (const Error& error) {

@@ -46,7 +46,7 @@ Kind call(std::string name, Collective kind, std::function<void(Operation&, cons
             Operation operation = rank.operation(kind);
             operation.dtype = dtype;
             if (rank.odd) deviate(operation, rank);
-            rank.comm.carry_out(operation);
+            rank.comm.run(operation);
           },
           std::move(described)};
 }
@@ -89,7 +89,7 @@ Kind other_parts(Collective kind) {
             Operation operation = rank.operation(kind);
             operation.count = 0;
             operation.counts = counts;
-            rank.comm.carry_out(operation);
+            rank.comm.run(operation);
           },
           "in uneven parts"};
 }
@@ -100,7 +100,7 @@ void labelled(const Rank& rank, const char* first, const char* second) {
   operation.out = operation.count > 0 ? rank.memory.out() : nullptr;
   for (const char* label : {rank.odd ? second : first, rank.odd ? first : second}) {
     operation.label = label;
-    rank.comm.carry_out(operation);
+    rank.comm.run(operation);
   }
 }
 
@@ -182,7 +182,7 @@ std::vector<Kind> kinds() {
                    const std::vector<std::size_t> counts(static_cast<std::size_t>(rank.comm.world_size()), rank.count);
                    Operation operation = rank.operation(AllGather);
                    if (rank.odd) operation.counts = counts, operation.count = 0;
-                   rank.comm.carry_out(operation);
+                   rank.comm.run(operation);
                  },
                  "in uneven parts"});
   all.push_back({"even_and_uneven_all_to_all",
@@ -190,7 +190,7 @@ std::vector<Kind> kinds() {
                    const std::vector<std::size_t> counts(static_cast<std::size_t>(rank.comm.world_size()), rank.count);
                    Operation operation = rank.operation(AllToAll);
                    if (rank.odd) operation.counts = operation.receive_counts = counts, operation.count = 0;
-                   rank.comm.carry_out(operation);
+                   rank.comm.run(operation);
                  },
                  "uneven parts"});
   all.push_back(call(
@@ -200,7 +200,7 @@ std::vector<Kind> kinds() {
                    Operation operation = rank.operation(AllReduce);
                    const bool shared = rank.engine == ThreadEngine::SharedMemory;
                    if (rank.odd) operation.algorithm = shared ? Algorithm::Slices : Algorithm::Direct;
-                   rank.comm.carry_out(operation);
+                   rank.comm.run(operation);
                  },
                  "sum, "});
   all.push_back(call(
@@ -210,26 +210,26 @@ std::vector<Kind> kinds() {
                  [](const Rank& rank) {
                    const Operation operation = rank.operation(AllReduce);
                    if (rank.odd) rank.comm.start(operation).wait();
-                   else rank.comm.carry_out(operation);
+                   else rank.comm.run(operation);
                  },
                  "started"});
   all.push_back({"order_of_operations",
                  [](const Rank& rank) {
                    const Collective order[] = {AllReduce, AllGather};
-                   for (int i = 0; i < 2; ++i) rank.comm.carry_out(rank.operation(order[rank.odd ? 1 - i : i]));
+                   for (int i = 0; i < 2; ++i) rank.comm.run(rank.operation(order[rank.odd ? 1 - i : i]));
                  },
                  "all_gather #1"});
   all.push_back({"skipped",
                  [](const Rank& rank) {
                    rank.comm.barrier();
-                   if (!rank.odd) rank.comm.carry_out(rank.operation(AllReduce));
+                   if (!rank.odd) rank.comm.run(rank.operation(AllReduce));
                    rank.comm.barrier();
                  },
                  "barrier #2"});
   all.push_back({"one_too_many",
                  [](const Rank& rank) {
                    rank.comm.barrier();
-                   if (rank.odd) rank.comm.carry_out(rank.operation(AllReduce));
+                   if (rank.odd) rank.comm.run(rank.operation(AllReduce));
                    rank.comm.barrier();
                  },
                  "all_reduce #2"});

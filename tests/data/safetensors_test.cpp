@@ -342,8 +342,8 @@ TEST(CheckpointFolder, AManifestNamesFilesOfItsOwnFolderOnly) {
   const std::string absolute = (folder.path / "outside").string();
   for (const std::string& name :
        std::initializer_list<std::string>{"../outside", absolute, "sub/x", "/dev/null", "", ".", "..", "a\\u0000b"}) {
-    const std::string verdict = verdict_of_manifest(at, "[" + file_entry(name) + "]", "{}");
-    EXPECT_NE(verdict.find("is no name of a file in this folder"), std::string::npos) << name << ": " << verdict;
+    const std::string outcome = verdict_of_manifest(at, "[" + file_entry(name) + "]", "{}");
+    EXPECT_NE(outcome.find("is no name of a file in this folder"), std::string::npos) << name << ": " << outcome;
   }
   EXPECT_NE(verdict_of_manifest(at, "[" + file_entry("a") + "," + file_entry("a") + "]", "{}").find("names 'a' twice"),
             std::string::npos);
@@ -353,9 +353,9 @@ TEST(CheckpointFolder, WhatIsNoRegularFileIsRefusedAtOnce) {
   const TemporaryFolder folder;
   const fs::path at = checkpoint(folder.path, "");
   const std::string files = "[" + file_entry("a") + "]";
-  const auto verdict = [&] { return verdict_of_manifest(at, files, "{}"); };
+  const auto outcome = [&] { return verdict_of_manifest(at, files, "{}"); };
   const auto expect_refusal = [&](const char* what) {
-    EXPECT_NE(verdict().find("a is no regular file"), std::string::npos) << what << ": " << verdict();
+    EXPECT_NE(outcome().find("a is no regular file"), std::string::npos) << what << ": " << outcome();
     fs::remove(at / "a");
   };
   fs::remove(at / "a");

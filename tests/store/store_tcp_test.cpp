@@ -108,7 +108,7 @@ TEST_F(TcpStore, WhoWantsSomethingElseThanTheStoreIsSentAway) {
   for (const Introduction& other : {introduction_for(Purpose::Launcher), Introduction{0x1234567812345678, 1, 0, 2}}) {
     UniqueFd socket;
     std::string why;
-    EXPECT_EQ(greet(address, secret, other, patience(), socket, why), GreetOutcome::HungUp);
+    EXPECT_EQ(connect_authenticated(address, secret, other, patience(), socket, why), ConnectOutcome::HungUp);
   }
 }
 
@@ -160,11 +160,11 @@ TEST(StoreClientOverTcp, ASlowServerIsWaitedFor) {
   pollfd polled{listeners.front().get(), POLLIN, 0};
   ASSERT_EQ(::poll(&polled, 1, 60'000), 1);
   EXPECT_EQ(client.wait_for(0s), std::future_status::timeout);
-  Guests guests(std::move(listeners), secret);
-  auto guest = guests.next(60s);
-  ASSERT_TRUE(guest);
-  EXPECT_EQ(guest->introduction, introduction_for(Purpose::Store));
-  ASSERT_TRUE(send_all(guest->socket.get(), guest->answer, patience()));
+  Acceptor acceptor(std::move(listeners), secret);
+  auto candidate = acceptor.next(60s);
+  ASSERT_TRUE(candidate);
+  EXPECT_EQ(candidate->introduction, introduction_for(Purpose::Store));
+  ASSERT_TRUE(send_all(candidate->socket.get(), candidate->answer, patience()));
   EXPECT_NE(client.get(), nullptr);
 }
 
@@ -174,7 +174,7 @@ TEST_F(TcpStore, StrangersAreSentAwayAndDisturbNobody) {
   std::mt19937_64 random(seed);
   const auto store = connect_store(server.tcp_addresses().front(), patience(), secret);
   std::vector<UniqueFd> silent;  // more than are heard at a time
-  for (std::size_t i = 0; i < Guests::kAtOnce + 20; ++i) silent.push_back(stranger());
+  for (std::size_t i = 0; i < Acceptor::kAtOnce + 20; ++i) silent.push_back(stranger());
   for (int round = 0; round < 100; ++round) {
     const UniqueFd junk = stranger(), request = stranger();
     std::string bytes(Handshake::kProofBytes + random() % 400, '\0');

@@ -233,7 +233,7 @@ TEST(BenchCheck, EveryCollectiveIsRightAndAChangedElementIsCounted) {
             operands.spoil_output(row);
             operands.write_input(row);
             comm.barrier();
-            comm.carry_out(operation);
+            comm.run(operation);
             EXPECT_EQ(operands.count_wrong(row), 0u) << what();
             const std::size_t out_bytes = out_extent(operation, comm.rank(), n) * size_of(dtype);
             if (out_bytes > 0) {
@@ -281,7 +281,7 @@ TEST(BenchRoofline, AllSharesTogetherGiveTheResult) {
           operands.spoil_output(row);
           operands.write_input(row);
           comm.barrier();
-          roofline.share(row).carry_out();
+          roofline.share(row).run();
           comm.barrier();
           EXPECT_EQ(operands.count_wrong(row), 0u)
               << name << " on rank " << comm.rank() << " of " << n << ", " << to_string(row.place) << " place";

@@ -31,7 +31,7 @@ Listing ps(std::vector<std::string> arguments) {
   return {exit_code, job.out(), job.err()};
 }
 
-nlohmann::json job_of(const Listing& listing, pid_t front) {
+nlohmann::json job_of(const Listing& listing, pid_t launcher) {
   const auto all = nlohmann::json::parse(listing.out);
   for (const auto& job : all.at("jobs")) {
     if (job.at("launcher") == front) return job;
@@ -124,7 +124,7 @@ TEST(Ps, ACommandLineThatIsNoUtf8IsListedAsJson) {
 }
 
 TEST(Ps, WhatOnlyLooksLikeABoardIsPassedOver) {
-  const UniqueFd fake(::memfd_create(Board::kName, MFD_ALLOW_SEALING));
+  const UniqueFd fake(::memfd_create(JobStatus::kName, MFD_ALLOW_SEALING));
   ASSERT_EQ(::ftruncate(fake.get(), 1 << 20), 0);
   EXPECT_EQ(ps({}).exit_code, 0);
 }

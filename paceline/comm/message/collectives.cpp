@@ -16,7 +16,7 @@ namespace paceline {
 namespace {
 
 /// Waits for what never comes: for the group's failure.
-class Vigil final : public Schedule {
+class MismatchWait final : public Schedule {
  public:
   std::span<const std::byte> next_outgoing(int) override { return {}; }
   void sent(int) override {}
@@ -41,49 +41,49 @@ MessageCollectives::MessageCollectives(Transport& transport, Algorithm preferred
       preferred_(preferred),
       rank_(transport.rank()),
       world_size_(transport.world_size()),
-      riders_(static_cast<std::size_t>(world_size_)),
+      eager_payloads_(static_cast<std::size_t>(world_size_)),
       two_step_(rank_, world_size_, transport.segment_bytes()),
       ring_(rank_, world_size_, transport.segment_bytes()) {
   if (hosts != nullptr) chain_.emplace(*hosts, rank_, transport.segment_bytes());
 }
 
-MessageCollectives::Outcome MessageCollectives::carry_out(const Operation& operation, Algorithm chosen,
-                                                          std::uint64_t number, const Patience& patience) {
-  enter(operation, number, chosen == Algorithm::OneShot, patience);
+MessageCollectives::Outcome MessageCollectives::run(const Operation& operation, Algorithm chosen, std::uint64_t number,
+                                                    const WaitPolicy& wait_policy) {
+  enter(operation, number, chosen == Algorithm::OneShot, wait_policy);
   compare_signatures();
-  if (has_own_counts(operation)) compare_parts(operation, patience);
+  if (has_own_counts(operation)) compare_parts(operation, wait_policy);
   const std::size_t count = least_reach(operation);
   const Outcome outcome{count, operation.timed ? now() : Nanoseconds{}};
   note_weights(operation);
   if (reduces(operation.kind) && chosen == Algorithm::OneShot) {
-    reduce_riders(operation, count);
+    reduce_eager_payloads(operation, count);
     return outcome;
   }
   switch (operation.kind) {
     case Collective::AllReduce:
-      if (chosen == Algorithm::Hosts) {
+      if (chosen == Algorithm::Hierarchical) {
         chain_->begin(operation, count, weights_);
-        transport_.run(*chain_, patience);
+        transport_.run(*chain_, wait_policy);
         break;
       }
       if (chosen == Algorithm::Ring) {
         ring_.begin(operation, count, weights_);
-        transport_.run(ring_, patience);
+        transport_.run(ring_, wait_policy);
         break;
       }
       [[fallthrough]];
-    case Collective::Reduce: reduce_slices(operation, count, patience); break;
-    case Collective::ReduceScatter: reduce_parts(operation, count, patience); break;
+    case Collective::Reduce: reduce_slices(operation, count, wait_policy); break;
+    case Collective::ReduceScatter: reduce_parts(operation, count, wait_policy); break;
     case Collective::Broadcast:
       if (chosen == Algorithm::Direct) {
-        broadcast_slices(operation, count, patience);
+        broadcast_slices(operation, count, wait_policy);
         break;
       }
       [[fallthrough]];
     case Collective::AllGather:
     case Collective::Gather:
     case Collective::Scatter:
-    case Collective::AllToAll: exchange_parts(operation, count, patience); break;
+    case Collective::AllToAll: exchange_parts(operation, count, wait_policy); break;
     case Collective::Barrier: break;
   }
   return outcome;
@@ -100,12 +100,12 @@ Algorithm MessageCollectives::algorithm(const Operation& operation) const {
       operation.reduce == ReduceOp::Mean &&
       (operation.dtype == Dtype::Int32 || operation.dtype == Dtype::Int64 || operation.dtype == Dtype::UInt8);
   const bool rings = operation.kind == Collective::AllReduce && !whole_mean && size_of(operation.dtype) != 2;
-  const bool chains = chain_ && HostChain::takes(operation);
+  const bool chains = chain_ && Hierarchical::takes(operation);
   switch (operation.algorithm) {
     case Algorithm::Auto:
       if (is_small(operation)) return Algorithm::OneShot;
       if (preferred_ == Algorithm::Ring && rings) return Algorithm::Ring;
-      return preferred_ == Algorithm::Auto && chains ? Algorithm::Hosts : Algorithm::Direct;
+      return preferred_ == Algorithm::Auto && chains ? Algorithm::Hierarchical : Algorithm::Direct;
     case Algorithm::OneShot:
       if (!is_small(operation)) refuse("it is too large");
       return Algorithm::OneShot;
@@ -113,12 +113,12 @@ Algorithm MessageCollectives::algorithm(const Operation& operation) const {
     case Algorithm::Ring:
       if (!rings) refuse("only an all_reduce goes round a ring, no mean of integers, and nothing of 16 bits");
       return Algorithm::Ring;
-    case Algorithm::Hosts:
+    case Algorithm::Hierarchical:
       if (!chain_) refuse("no host has several ranks of this group, or they are not numbered host by host");
       if (!chains) refuse("it is for an all_reduce of float32 or float64, or of integers without a mean");
-      return Algorithm::Hosts;
+      return Algorithm::Hierarchical;
     case Algorithm::Slices:
-    case Algorithm::Tickets: refuse("that is for shared memory");
+    case Algorithm::ChunkQueue: refuse("that is for shared memory");
   }
   return Algorithm::Direct;
 }
@@ -131,23 +131,24 @@ bool MessageCollectives::is_small(const Operation& operation) const {
   for (const std::size_t part : operation.counts) most = std::max(most, part);
   const std::size_t copies = operation.kind == Collective::AllReduce ? static_cast<std::size_t>(world_size_ - 1) : 1;
   // Each rank's copy for each rank of another host crosses the wire.
-  if (chain_ && HostChain::takes(operation) && most > kOneShotOverHosts / size_of(operation.dtype)) return false;
-  return most <= transport_.rider_bytes() / size_of(operation.dtype) / copies;
+  if (chain_ && Hierarchical::takes(operation) && most > kOneShotOverHosts / size_of(operation.dtype)) return false;
+  return most <= transport_.eager_bytes() / size_of(operation.dtype) / copies;
 }
 
-void MessageCollectives::enter(const Operation& operation, std::uint64_t number, bool rides, const Patience& patience) {
+void MessageCollectives::enter(const Operation& operation, std::uint64_t number, bool rides,
+                               const WaitPolicy& wait_policy) {
   const std::size_t reach = operation.reach != 0 ? operation.reach : operation.count;
   for (int peer = 0; peer < world_size_; ++peer) {
     if (peer == rank_) continue;
     const Bytes message = message_to(operation, peer, reach);
-    riders_[static_cast<std::size_t>(peer)] = {message, rides && message.size() <= transport_.rider_bytes()};
+    eager_payloads_[static_cast<std::size_t>(peer)] = {message, rides && message.size() <= transport_.eager_bytes()};
   }
   Call call{.signature = {},
             .weight = operation.weight,
             .reach = has_own_counts(operation) ? balance_of(operation, rank_) : reach,
             .message_bytes = 0};
   sign(operation, number, call.signature);
-  transport_.enter(call, riders_, patience);
+  transport_.enter(call, eager_payloads_, wait_policy);
 }
 
 void MessageCollectives::compare_signatures() const {
@@ -160,7 +161,7 @@ void MessageCollectives::compare_signatures() const {
 
 // All ranks see whether all agree, before any data is moved; which two do not is known to the one that expects
 // something else. The others wait for it to say so.
-void MessageCollectives::compare_parts(const Operation& operation, const Patience& patience) const {
+void MessageCollectives::compare_parts(const Operation& operation, const WaitPolicy& wait_policy) const {
   std::uint64_t balance = 0;
   for (int peer = 0; peer < world_size_; ++peer) balance += transport_.call_of(peer).reach;
   if (balance == 0) return;
@@ -175,8 +176,8 @@ void MessageCollectives::compare_parts(const Operation& operation, const Patienc
                             describe(call.signature), peer, call.message_bytes / size, rank_, due / size),
                 rank_, peer);
   }
-  Vigil vigil;
-  transport_.run(vigil, patience);
+  MismatchWait mismatch_wait;
+  transport_.run(mismatch_wait, wait_policy);
 }
 
 std::size_t MessageCollectives::least_reach(const Operation& operation) const {
@@ -249,42 +250,43 @@ void MessageCollectives::keep_own_part(const Operation& operation, std::size_t c
   if (!place.empty() && from != place.data()) std::memcpy(place.data(), from, place.size());
 }
 
-void MessageCollectives::reduce_riders(const Operation& operation, std::size_t count) {
+void MessageCollectives::reduce_eager_payloads(const Operation& operation, std::size_t count) {
   if (has_root(operation.kind) && rank_ != operation.root) return;
   const bool part = operation.kind == Collective::ReduceScatter;
   if (part && !operation.counts.empty()) count = operation.counts[static_cast<std::size_t>(rank_)];
   sources_.clear();
   for (int peer = 0; peer < world_size_; ++peer) {
     const std::byte* own = operation.in + (part ? in_part_begin(operation, rank_) * size_of(operation.dtype) : 0);
-    sources_.push_back(peer == rank_ ? own : rider(peer, count * size_of(operation.dtype)));
+    sources_.push_back(peer == rank_ ? own : eager_payload(peer, count * size_of(operation.dtype)));
   }
   std::byte* const destination[] = {operation.out};
   if (count > 0) reduce(operation.reduce, operation.dtype, sources_, destination, count, weights_);
 }
 
 // A peer that calls the same has as much to bring; never read past what it brought.
-const std::byte* MessageCollectives::rider(int peer, std::size_t bytes) const {
-  const Bytes rider = transport_.rider_of(peer);
-  if (rider.size() >= bytes) return rider.data();
-  throw Error(ErrorCode::Corrupt, fmt::format("rank {} sent {} bytes where {} were due", peer, rider.size(), bytes),
-              rank_, peer);
+const std::byte* MessageCollectives::eager_payload(int peer, std::size_t bytes) const {
+  const Bytes eager_payload = transport_.eager_payload_of(peer);
+  if (eager_payload.size() >= bytes) return eager_payload.data();
+  throw Error(ErrorCode::Corrupt,
+              fmt::format("rank {} sent {} bytes where {} were due", peer, eager_payload.size(), bytes), rank_, peer);
 }
 
-void MessageCollectives::exchange_parts(const Operation& operation, std::size_t count, const Patience& patience) {
+void MessageCollectives::exchange_parts(const Operation& operation, std::size_t count, const WaitPolicy& wait_policy) {
   two_step_.clear();
   for (int peer = 0; peer < world_size_; ++peer) {
     if (peer == rank_) continue;
-    if (!riders_[static_cast<std::size_t>(peer)].rides) two_step_.send(peer, message_to(operation, peer, count));
+    if (!eager_payloads_[static_cast<std::size_t>(peer)].rides)
+      two_step_.send(peer, message_to(operation, peer, count));
     const auto place = place_of(operation, peer, count);
-    if (transport_.rider_of(peer).empty()) two_step_.receive(peer, place);
-    else if (!place.empty()) std::memcpy(place.data(), rider(peer, place.size()), place.size());
+    if (transport_.eager_payload_of(peer).empty()) two_step_.receive(peer, place);
+    else if (!place.empty()) std::memcpy(place.data(), eager_payload(peer, place.size()), place.size());
   }
   keep_own_part(operation, count);
   if (operation.kind == Collective::AllToAll && operation.in == operation.out) two_step_.swap_in_place();
-  if (!two_step_.finished()) transport_.run(two_step_, patience);
+  if (!two_step_.finished()) transport_.run(two_step_, wait_policy);
 }
 
-void MessageCollectives::reduce_slices(const Operation& operation, std::size_t count, const Patience& patience) {
+void MessageCollectives::reduce_slices(const Operation& operation, std::size_t count, const WaitPolicy& wait_policy) {
   const std::size_t size = size_of(operation.dtype);
   const auto slice = [&](int of) {
     const Slice elements = slice_of(count, operation.dtype, of, world_size_);
@@ -304,21 +306,21 @@ void MessageCollectives::reduce_slices(const Operation& operation, std::size_t c
   if (!receives && slice_.size() < own.count) slice_.resize(own.count);
   std::byte* to = receives ? operation.out + own.begin : slice_.data();
   two_step_.reduce_slice(operation.reduce, operation.dtype, weights_, operation.in + own.begin, {to, own.count});
-  transport_.run(two_step_, patience);
+  transport_.run(two_step_, wait_policy);
 }
 
-void MessageCollectives::reduce_parts(const Operation& operation, std::size_t count, const Patience& patience) {
+void MessageCollectives::reduce_parts(const Operation& operation, std::size_t count, const WaitPolicy& wait_policy) {
   two_step_.clear();
   for (int peer = 0; peer < world_size_; ++peer) {
     if (peer != rank_) two_step_.send(peer, message_to(operation, peer, count));
   }
   const Bytes own = message_to(operation, rank_, count);
   two_step_.reduce_slice(operation.reduce, operation.dtype, weights_, own.data(), {operation.out, own.size()});
-  transport_.run(two_step_, patience);
+  transport_.run(two_step_, wait_policy);
 }
 
 // The root sends a slice to each of the others, and these pass theirs on to each other.
-void MessageCollectives::broadcast_slices(const Operation& operation, std::size_t count, const Patience& patience) {
+void MessageCollectives::broadcast_slices(const Operation& operation, std::size_t count, const WaitPolicy& wait_policy) {
   const std::size_t size = size_of(operation.dtype);
   const auto slice = [&](int of) {
     const Slice elements = slice_of(count, operation.dtype, of, world_size_);
@@ -333,7 +335,7 @@ void MessageCollectives::broadcast_slices(const Operation& operation, std::size_
   }
   if (rank_ == operation.root) two_step_.have_slice(slice(rank_));
   else two_step_.forward_slice(operation.root, slice(rank_));
-  transport_.run(two_step_, patience);
+  transport_.run(two_step_, wait_policy);
 }
 
 namespace {

@@ -21,7 +21,7 @@ MessageEngine::MessageEngine(std::unique_ptr<Transport> transport, Nanoseconds t
       hosts_(std::move(hosts)),
       timeout_(timeout),
       collectives_(*transport_, preferred, hosts_.get()),
-      thread_(background_thread([this] { carry_out_behind(); })) {}
+      thread_(background_thread([this] { run_behind(); })) {}
 
 MessageEngine::~MessageEngine() {
   bool unfinished = false;
@@ -84,7 +84,7 @@ void MessageEngine::wait(std::uint64_t operation, Lock& lock) {
   waiting_ = true;
   while (completed_ < operation && !failure_) {
     if (busy_) done_.wait(lock);
-    else carry_out_next(lock, kSpin);
+    else run_next(lock, kSpin);
   }
   waiting_ = false;
   if (completed_ < operation) throw Error(*failure_);
@@ -106,16 +106,16 @@ OperationTiming MessageEngine::timing(std::uint64_t operation) const {
   return slot(operation).timing;
 }
 
-void MessageEngine::carry_out_behind() {
+void MessageEngine::run_behind() {
   Lock lock(mutex_);
   for (;;) {
     work_.wait(lock, [&] { return stopping_ || (started_ > completed_ && !busy_ && !waiting_ && !failure_); });
     if (stopping_) return;
-    carry_out_next(lock, Nanoseconds(0));
+    run_next(lock, Nanoseconds(0));
   }
 }
 
-void MessageEngine::carry_out_next(Lock& lock, Nanoseconds spin) {
+void MessageEngine::run_next(Lock& lock, Nanoseconds spin) {
   const std::uint64_t number = completed_ + 1;
   Slot& current = slot(number);
   busy_ = true;
@@ -123,7 +123,7 @@ void MessageEngine::carry_out_next(Lock& lock, Nanoseconds spin) {
   std::optional<Error> failure;
   MessageCollectives::Outcome outcome{};
   try {
-    outcome = collectives_.carry_out(current.operation, current.chosen, number, {timeout_, spin});
+    outcome = collectives_.run(current.operation, current.chosen, number, {timeout_, spin});
   } catch (const Error& error) {
     failure = error;
   } catch (const std::exception& error) {

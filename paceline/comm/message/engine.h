@@ -53,8 +53,8 @@ class MessageEngine final : public Engine {
   const Slot& slot(std::uint64_t number) const { return slots_[number % slots_.size()]; }
   std::uint64_t enqueue(const Operation& operation, Algorithm chosen, Lock& lock);
   void wait(std::uint64_t operation, Lock& lock);
-  void carry_out_next(Lock& lock, Nanoseconds spin);
-  void carry_out_behind();
+  void run_next(Lock& lock, Nanoseconds spin);
+  void run_behind();
 
   const std::unique_ptr<Transport> transport_;
   const std::unique_ptr<HostGroup> hosts_;

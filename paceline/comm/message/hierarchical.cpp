@@ -23,7 +23,7 @@ void make_neutral(Dtype dtype, std::byte* to, std::size_t count) {
 
 }  // namespace
 
-HostChain::HostChain(const HostGroup& hosts, int rank, std::size_t segment_bytes)
+Hierarchical::Hierarchical(const HostGroup& hosts, int rank, std::size_t segment_bytes)
     : memory_(*hosts.memory),
       rank_(rank),
       most_segment_bytes_(segment_bytes),
@@ -47,13 +47,13 @@ HostChain::HostChain(const HostGroup& hosts, int rank, std::size_t segment_bytes
   next_ = counterpart(hosts.map.host_of(rank) + 1);
 }
 
-bool HostChain::takes(const Operation& operation) {
+bool Hierarchical::takes(const Operation& operation) {
   if (operation.kind != Collective::AllReduce) return false;
   if (is_whole(operation.dtype)) return operation.reduce != ReduceOp::Mean;
   return operation.dtype == Dtype::Float32 || operation.dtype == Dtype::Float64;
 }
 
-void HostChain::begin(const Operation& operation, std::size_t count, std::span<const double> weights) {
+void Hierarchical::begin(const Operation& operation, std::size_t count, std::span<const double> weights) {
   operation_ = operation;
   weights_ = weights;
   plain_ = is_plain_mean(weights);
@@ -83,17 +83,17 @@ void HostChain::begin(const Operation& operation, std::size_t count, std::span<c
   if (all_known()) note_operands();
 }
 
-std::size_t HostChain::next(std::size_t done) const { return std::min(segment_, slice_.count - done); }
+std::size_t Hierarchical::next(std::size_t done) const { return std::min(segment_, slice_.count - done); }
 
-std::byte* HostChain::slot(std::size_t at) { return scratch_.data() + at / segment_ % kDepth * segment_; }
+std::byte* Hierarchical::slot(std::size_t at) { return scratch_.data() + at / segment_ % kDepth * segment_; }
 
-bool HostChain::slice_done() const {
+bool Hierarchical::slice_done() const {
   return final_ == slice_.count && (previous_ < 0 || returned_ == slice_.count) && (next_ < 0 || sent_ == slice_.count);
 }
 
-bool HostChain::finished() const { return slice_done() && undone_ == 0 && untold_ == 0; }
+bool Hierarchical::finished() const { return slice_done() && undone_ == 0 && untold_ == 0; }
 
-std::span<const std::byte> HostChain::next_outgoing(int peer) {
+std::span<const std::byte> Hierarchical::next_outgoing(int peer) {
   if (here(peer)) {
     Neighbour& one = neighbour(peer);
     const Operands& own = neighbours_[static_cast<std::size_t>(place_)].operands;
@@ -117,7 +117,7 @@ std::span<const std::byte> HostChain::next_outgoing(int peer) {
   return {};
 }
 
-void HostChain::sent(int peer) {
+void Hierarchical::sent(int peer) {
   if (here(peer)) {
     if (++neighbour(peer).told == 2) --untold_;
   } else if (peer == next_) {
@@ -127,7 +127,7 @@ void HostChain::sent(int peer) {
   }
 }
 
-std::span<std::byte> HostChain::next_incoming(int peer) {
+std::span<std::byte> Hierarchical::next_incoming(int peer) {
   if (here(peer)) {
     Neighbour& one = neighbour(peer);
     if (one.heard == 0) return std::as_writable_bytes(std::span(&one.operands, 1));
@@ -144,7 +144,7 @@ std::span<std::byte> HostChain::next_incoming(int peer) {
   return {};
 }
 
-void HostChain::arrived(int peer) {
+void Hierarchical::arrived(int peer) {
   if (here(peer)) {
     if (++neighbour(peer).heard == 2) {
       --undone_;
@@ -173,7 +173,7 @@ void HostChain::arrived(int peer) {
   arrived_ += bytes;
 }
 
-void HostChain::find_operands(int place) {
+void Hierarchical::find_operands(int place) {
   Neighbour& one = neighbours_[static_cast<std::size_t>(place)];
   if (bytes_ == 0) return;
   one.in = memory_.at_peer(place, one.operands.in, bytes_);
@@ -188,7 +188,7 @@ void HostChain::find_operands(int place) {
 }
 
 // Where this rank's slice lies in the operands of all ranks of the host.
-void HostChain::note_operands() {
+void Hierarchical::note_operands() {
   in_.clear();
   out_.clear();
   for (const Neighbour& one : neighbours_) {
@@ -198,7 +198,8 @@ void HostChain::note_operands() {
 }
 
 // The sum of this host's ranks, after `partial` where there is one, of `bytes` from `at` on in the slice.
-void HostChain::add_own(const std::byte* partial, std::span<std::byte* const> to, std::size_t at, std::size_t bytes) {
+void Hierarchical::add_own(const std::byte* partial, std::span<std::byte* const> to, std::size_t at,
+                           std::size_t bytes) {
   const std::size_t count = bytes / size_of(operation_.dtype);
   sources_.clear();
   if (partial != nullptr) sources_.push_back(partial);
@@ -220,7 +221,7 @@ void HostChain::add_own(const std::byte* partial, std::span<std::byte* const> to
 }
 
 // The result has come to this rank's memory; the others of the host get it from there.
-void HostChain::pass_on(std::size_t at, std::size_t bytes) {
+void Hierarchical::pass_on(std::size_t at, std::size_t bytes) {
   for (std::size_t place = 0; place < out_.size(); ++place) {
     if (static_cast<int>(place) != place_) {
       copy_bytes(out_[place] + at, out_[static_cast<std::size_t>(place_)] + at, bytes);

@@ -27,10 +27,10 @@ struct HostGroup {
 ///
 /// Every sum is taken in rank order, so the bits are those of one host. Of S bytes, each host sends at most S to either
 /// neighbour: with two hosts as little as any all-reduce can, with M hosts M / (M - 1) times as much.
-class HostChain final : public Schedule {
+class Hierarchical final : public Schedule {
  public:
   /// `hosts` outlives the chain.
-  HostChain(const HostGroup& hosts, int rank, std::size_t segment_bytes);
+  Hierarchical(const HostGroup& hosts, int rank, std::size_t segment_bytes);
 
   /// Float32 and Float64, and whole numbers without a mean. (Partial sums of 16 bits would be rounded on the way.)
   static bool takes(const Operation& operation);

@@ -22,17 +22,18 @@ Error unexpected(int rank, int peer, std::size_t bytes, std::size_t due) {
 ThreadTransport::ThreadTransport(std::shared_ptr<MessageHub> hub, int rank)
     : hub_(std::move(hub)), rank_(rank), calls_(static_cast<std::size_t>(hub_->world_size())) {}
 
-void ThreadTransport::enter(const Call& call, std::span<const Rider> riders, const Patience& patience) {
+void ThreadTransport::enter(const Call& call, std::span<const EagerPayload> eager_payloads,
+                            const WaitPolicy& wait_policy) {
   for (int peer = 0; peer < world_size(); ++peer) {
     if (peer == rank_) continue;
-    const Rider& rider = riders[static_cast<std::size_t>(peer)];
+    const EagerPayload& eager_payload = eager_payloads[static_cast<std::size_t>(peer)];
     ThreadMessage message{.call = call, .data = {}};
-    message.call->message_bytes = rider.message.size();
-    if (rider.rides) message.data.assign(rider.message.begin(), rider.message.end());
+    message.call->message_bytes = eager_payload.message.size();
+    if (eager_payload.rides) message.data.assign(eager_payload.message.begin(), eager_payload.message.end());
     hub_->send(rank_, peer, std::move(message));
   }
   calls_[static_cast<std::size_t>(rank_)].call = call;
-  const Deadline deadline(patience.timeout);
+  const Deadline deadline(wait_policy.timeout);
   for (int peer = 0; peer < world_size(); ++peer) {
     if (peer == rank_) continue;
     ThreadMessage message = wait_for(peer, deadline);
@@ -50,8 +51,8 @@ ThreadMessage ThreadTransport::wait_for(int peer, Deadline deadline) {
   }
 }
 
-void ThreadTransport::run(Schedule& schedule, const Patience& patience) {
-  Deadline deadline(patience.timeout);
+void ThreadTransport::run(Schedule& schedule, const WaitPolicy& wait_policy) {
+  Deadline deadline(wait_policy.timeout);
   while (!schedule.finished()) {
     const auto began = hub_->moment();
     bool moved = false;
@@ -67,7 +68,7 @@ void ThreadTransport::run(Schedule& schedule, const Patience& patience) {
       if (!schedule.next_incoming(peer).empty()) waits_for = peer;
     }
     if (moved) {
-      deadline = Deadline(patience.timeout);
+      deadline = Deadline(wait_policy.timeout);
       continue;
     }
     if (deadline.passed()) throw late(rank_, waits_for);

@@ -12,7 +12,7 @@
 
 namespace paceline {
 
-/// A call with its rider, or a segment, between ranks that are threads.
+/// A call with its eager_payload, or a segment, between ranks that are threads.
 struct ThreadMessage {
   std::optional<Call> call;
   std::vector<std::byte> data;
@@ -70,12 +70,14 @@ class ThreadTransport final : public Transport {
   const char* name() const override { return "messages"; }
   int rank() const override { return rank_; }
   int world_size() const override { return hub_->world_size(); }
-  std::size_t rider_bytes() const override { return 8192; }
+  std::size_t eager_bytes() const override { return 8192; }
   std::size_t segment_bytes() const override { return 65536; }
-  void enter(const Call& call, std::span<const Rider> riders, const Patience& patience) override;
+  void enter(const Call& call, std::span<const EagerPayload> eager_payloads, const WaitPolicy& wait_policy) override;
   const Call& call_of(int peer) const override { return *calls_[static_cast<std::size_t>(peer)].call; }
-  std::span<const std::byte> rider_of(int peer) const override { return calls_[static_cast<std::size_t>(peer)].data; }
-  void run(Schedule& schedule, const Patience& patience) override;
+  std::span<const std::byte> eager_payload_of(int peer) const override {
+    return calls_[static_cast<std::size_t>(peer)].data;
+  }
+  void run(Schedule& schedule, const WaitPolicy& wait_policy) override;
   void fail(const Error& cause) noexcept override { hub_->fail(cause); }
   void check() const override { hub_->check(rank_); }
   void leave() noexcept override { hub_->leave(rank_); }

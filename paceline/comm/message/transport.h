@@ -28,13 +28,13 @@ static_assert(sizeof(Call) == 88 && std::is_trivially_copyable_v<Call>);
 std::optional<std::string> wrong_with(const Call& call);
 
 /// What one rank has for another one, and whether it rides with the call.
-struct Rider {
+struct EagerPayload {
   std::span<const std::byte> message = {};
   bool rides = false;
 };
 
 /// How long a wait lasts without a sign of life, and for how long it does not sleep.
-struct Patience {
+struct WaitPolicy {
   Nanoseconds timeout;
   Nanoseconds spin;
 };
@@ -49,20 +49,20 @@ class Transport {
   virtual int rank() const = 0;
   virtual int world_size() const = 0;
   /// The most bytes that may ride with a call.
-  virtual std::size_t rider_bytes() const = 0;
+  virtual std::size_t eager_bytes() const = 0;
   /// The most bytes of a segment; the same on all ranks.
   virtual std::size_t segment_bytes() const = 0;
 
-  /// Tells every other rank that this one enters `call`, each with its own rider (by rank; this rank's is not used),
-  /// and waits until all of them have entered theirs. `call.message_bytes` is filled in.
-  virtual void enter(const Call& call, std::span<const Rider> riders, const Patience& patience) = 0;
+  /// Tells every other rank that this one enters `call`, each with its own eager_payload (by rank; this rank's is not
+  /// used), and waits until all of them have entered theirs. `call.message_bytes` is filled in.
+  virtual void enter(const Call& call, std::span<const EagerPayload> eager_payloads, const WaitPolicy& wait_policy) = 0;
   /// What `peer` said in the last enter(); this rank's own too.
   virtual const Call& call_of(int peer) const = 0;
   /// What rode with it; stays until the next enter() or run().
-  virtual std::span<const std::byte> rider_of(int peer) const = 0;
+  virtual std::span<const std::byte> eager_payload_of(int peer) const = 0;
 
   /// Sends and receives what `schedule` says, in both directions and with all peers at once, until it is finished.
-  virtual void run(Schedule& schedule, const Patience& patience) = 0;
+  virtual void run(Schedule& schedule, const WaitPolicy& wait_policy) = 0;
 
   /// As Engine has it.
   virtual std::vector<LinkInfo> links() const { return {}; }

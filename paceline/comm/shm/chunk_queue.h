@@ -9,9 +9,9 @@ namespace paceline {
 
 /// The chunks of one operation, given to whichever rank asks next: first those of its own slice, which its processor's
 /// cache may hold, then what others have not taken. Lock-free, in shared memory.
-class ShmTickets {
+class ChunkQueue {
  public:
-  ShmTickets(const ShmView& view, std::uint64_t number, std::uint32_t chunks)
+  ChunkQueue(const ShmView& view, std::uint64_t number, std::uint32_t chunks)
       : view_(view), number_(number), chunks_(chunks) {}
 
   /// A rank does this to its own counters before it enters the operation. Nobody uses them any more for the one that

@@ -80,10 +80,10 @@ struct ShmEngine::Memory {
   std::vector<Kept> kept;
 };
 
-ShmEngine::ShmEngine(ShmGroup group, std::string name, Nanoseconds timeout, std::shared_ptr<const Board> board)
+ShmEngine::ShmEngine(ShmGroup group, std::string name, Nanoseconds timeout, std::shared_ptr<const JobStatus> job_status)
     : group_(std::move(group)),
       view_(group_),
-      sync_(group_, std::move(name), timeout, std::move(board)),
+      sync_(group_, std::move(name), timeout, std::move(job_status)),
       one_shot_(view_),
       direct_(view_),
       memory_(std::make_shared<Memory>(group_.segments[group_.rank], group_.rank)) {}
@@ -109,21 +109,21 @@ Algorithm ShmEngine::algorithm(const Operation& operation) const {
   switch (operation.algorithm) {
     case Algorithm::Auto:
       if (ShmOneShot::fits(operation, view_.world_size(), kOneShot)) return Algorithm::OneShot;
-      return divisible && sync_.oversubscribed() ? Algorithm::Tickets : Algorithm::Slices;
+      return divisible && sync_.oversubscribed() ? Algorithm::ChunkQueue : Algorithm::Slices;
     case Algorithm::OneShot:
       if (ShmOneShot::fits(operation, view_.world_size(), Slot::kPayloadBytes)) return Algorithm::OneShot;
       throw Error(ErrorCode::InvalidArgument,
                   fmt::format("algorithm one_shot takes up to {} bytes of input a rank", Slot::kPayloadBytes));
-    case Algorithm::Tickets:
-      if (divisible) return Algorithm::Tickets;
-      throw Error(ErrorCode::InvalidArgument, "algorithm tickets is there for all_reduce and reduce");
+    case Algorithm::ChunkQueue:
+      if (divisible) return Algorithm::ChunkQueue;
+      throw Error(ErrorCode::InvalidArgument, "algorithm chunk_queue is there for all_reduce and reduce");
     case Algorithm::Slices: return Algorithm::Slices;
     case Algorithm::Direct:
     case Algorithm::Ring:
-    case Algorithm::Hosts: break;
+    case Algorithm::Hierarchical: break;
   }
   throw Error(ErrorCode::InvalidArgument,
-              fmt::format("there is no algorithm {} in shared memory; it has one_shot, slices and tickets",
+              fmt::format("there is no algorithm {} in shared memory; it has one_shot, slices and chunk_queue",
                           to_string(operation.algorithm)));
 }
 
@@ -149,7 +149,7 @@ void ShmEngine::enter(const Operation& operation, Algorithm algorithm) {
   if (operation.timed) details.arrived_ns = now().count();
   const std::uint64_t digest = digest_of(details.signature);
   // From here to the slot's number without delay: a peer that polls it takes the cache line away after each write.
-  if (algorithm == Algorithm::Tickets) ShmTickets::prepare(own, number);
+  if (algorithm == Algorithm::ChunkQueue) ChunkQueue::prepare(own, number);
   if (algorithm == Algorithm::OneShot) one_shot_.put_input(operation, slot);
   else direct_.put_operands(operation, slot);
   slot.digest = digest;
@@ -235,7 +235,7 @@ bool ShmEngine::do_share(std::uint64_t number, Share share) {
     return true;
   }
   entry.carried_out = direct_.common_reach(entry.operation, number);
-  if (entry.algorithm == Algorithm::Tickets) return take_chunks(number, share);
+  if (entry.algorithm == Algorithm::ChunkQueue) return take_chunks(number, share);
   if (!direct_.counts_agree(entry.operation, number)) fail_for_counts(number);
   direct_.do_share(entry.operation, number, entry.carried_out);
   return true;
@@ -247,24 +247,24 @@ bool ShmEngine::take_chunks(std::uint64_t number, Share share) {
   const std::size_t chunks = (entry.carried_out + chunk - 1) / chunk;
   const auto world = static_cast<std::size_t>(view_.world_size());
   const std::size_t most = share == Share::All ? chunks : (chunks + world - 1) / world;
-  ShmTickets tickets = this->tickets(number);
+  ChunkQueue queue = this->chunk_queue(number);
   bool own = true;
   for (std::size_t taken = 0; taken < most; ++taken) {
-    auto mine = own ? tickets.take_own() : std::nullopt;
+    auto mine = own ? queue.take_own() : std::nullopt;
     if (!mine) {
       if (own && chunks > 4) sched_yield();
       own = false;
-      mine = tickets.take_any();
+      mine = queue.take_any();
     }
     if (!mine) return true;
     const std::size_t from = *mine * chunk;
     direct_.reduce_range(entry.operation, number, from, std::min(chunk, entry.carried_out - from));
-    if (tickets.give_back()) sync_.wake_sleepers();
+    if (queue.give_back()) sync_.wake_sleepers();
   }
   return most == chunks;
 }
 
-ShmTickets ShmEngine::tickets(std::uint64_t number) const {
+ChunkQueue ShmEngine::chunk_queue(std::uint64_t number) const {
   const Entered& entry = entered(number);
   const std::size_t chunk = chunk_elements(entry.operation, entry.carried_out);
   return {view_, number, static_cast<std::uint32_t>((entry.carried_out + chunk - 1) / chunk)};
@@ -273,7 +273,7 @@ ShmTickets ShmEngine::tickets(std::uint64_t number) const {
 bool ShmEngine::is_complete(std::uint64_t number) {
   switch (entered(number).algorithm) {
     case Algorithm::OneShot: return true;
-    case Algorithm::Tickets: return tickets(number).all_done();
+    case Algorithm::ChunkQueue: return chunk_queue(number).all_done();
     default: return sync_.everyone_finished(number);
   }
 }

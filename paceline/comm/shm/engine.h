@@ -16,8 +16,9 @@ namespace paceline {
 /// whichever call first finds that all ranks have entered it, be it the start of a later one.
 class ShmEngine final : public Engine {
  public:
-  /// `name` is the communicator's, for messages. `timeout` and `board` as CommOptions has them.
-  ShmEngine(ShmGroup group, std::string name, Nanoseconds timeout, std::shared_ptr<const Board> board = nullptr);
+  /// `name` is the communicator's, for messages. `timeout` and `job_status` as CommOptions has them.
+  ShmEngine(ShmGroup group, std::string name, Nanoseconds timeout,
+            std::shared_ptr<const JobStatus> job_status = nullptr);
   ~ShmEngine() override;
 
   const char* name() const override { return "shm"; }
@@ -60,7 +61,7 @@ class ShmEngine final : public Engine {
   bool do_timed_share(std::uint64_t number, Share share);
   bool do_share(std::uint64_t number, Share share);
   bool take_chunks(std::uint64_t number, Share share);
-  ShmTickets tickets(std::uint64_t number) const;
+  ChunkQueue chunk_queue(std::uint64_t number) const;
   bool is_complete(std::uint64_t number);
   void note_completions();
 

@@ -26,7 +26,7 @@ namespace paceline {
 namespace {
 
 /// Sent both ways over a new link, with the segment's descriptor attached.
-struct Hello {
+struct JoinRequest {
   std::uint64_t magic;
   std::uint64_t nonce;
   std::int32_t rank;
@@ -62,13 +62,13 @@ std::optional<PeerLink> link_to_peer(UniqueFd socket) {
   return PeerLink{std::move(socket), UniqueFd(static_cast<int>(syscall(SYS_pidfd_open, peer.pid, 0)))};
 }
 
-/// A message that holds a Hello and has room for one descriptor.
+/// A message that holds a JoinRequest and has room for one descriptor.
 struct Envelope {
   iovec data;
   alignas(cmsghdr) char space[CMSG_SPACE(sizeof(int))] = {};
   msghdr message{};
 
-  explicit Envelope(Hello& hello) : data{&hello, sizeof hello} {
+  explicit Envelope(JoinRequest& request) : data{&request, sizeof request} {
     message.msg_iov = &data;
     message.msg_iovlen = 1;
     message.msg_control = space;
@@ -76,21 +76,21 @@ struct Envelope {
   }
 };
 
-void send_hello(int link, const Hello& hello, int segment_fd) {
-  Envelope envelope(const_cast<Hello&>(hello));
+void send_join_request(int link, const JoinRequest& request, int segment_fd) {
+  Envelope envelope(const_cast<JoinRequest&>(request));
   cmsghdr* attached = CMSG_FIRSTHDR(&envelope.message);
   attached->cmsg_level = SOL_SOCKET;
   attached->cmsg_type = SCM_RIGHTS;
   attached->cmsg_len = CMSG_LEN(sizeof(int));
   std::memcpy(CMSG_DATA(attached), &segment_fd, sizeof segment_fd);
-  if (sendmsg(link, &envelope.message, MSG_NOSIGNAL) != sizeof hello)
+  if (sendmsg(link, &envelope.message, MSG_NOSIGNAL) != sizeof request)
     throw system_error("cannot pass shared memory to a peer", errno);
 }
 
-/// A message that is there already; nothing if it is no Hello with a descriptor, or the end.
-std::optional<std::pair<Hello, UniqueFd>> receive_hello(int link) {
-  Hello hello{};
-  Envelope envelope(hello);
+/// A message that is there already; nothing if it is no JoinRequest with a descriptor, or the end.
+std::optional<std::pair<JoinRequest, UniqueFd>> receive_join_request(int link) {
+  JoinRequest request{};
+  Envelope envelope(request);
   const ssize_t got = recvmsg(link, &envelope.message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
   UniqueFd segment;
   const cmsghdr* attached = got < 0 ? nullptr : CMSG_FIRSTHDR(&envelope.message);
@@ -99,8 +99,8 @@ std::optional<std::pair<Hello, UniqueFd>> receive_hello(int link) {
     std::memcpy(&fd, CMSG_DATA(attached), sizeof fd);
     segment = UniqueFd(fd);
   }
-  if (got != sizeof hello || hello.magic != RankControl::kMagic || !segment) return std::nullopt;
-  return std::pair(hello, std::move(segment));
+  if (got != sizeof request || request.magic != RankControl::kMagic || !segment) return std::nullopt;
+  return std::pair(request, std::move(segment));
 }
 
 /// Meets the other ranks of the host: calls lower ones, lets higher ones in.
@@ -117,11 +117,11 @@ class Meeting {
  private:
   static constexpr std::size_t kAtOnce = 1024;
 
-  Hello own() const {
+  JoinRequest own() const {
     return {RankControl::kMagic, group_.control(group_.rank).nonce, group_.rank, group_.world_size()};
   }
   bool poll(std::vector<pollfd>& polled);
-  void join(PeerLink link, const Hello& theirs, UniqueFd segment, bool expected);
+  void join(PeerLink link, const JoinRequest& theirs, UniqueFd segment, bool expected);
 
   Store& store_;
   const std::string& name_;
@@ -170,7 +170,7 @@ void Meeting::call(int peer, const std::string& socket) {
                             name_, peer),
                 group_.rank, peer);
   }
-  send_hello(link->socket.get(), own(), group_.segments[static_cast<std::size_t>(group_.rank)]->fd());
+  send_join_request(link->socket.get(), own(), group_.segments[static_cast<std::size_t>(group_.rank)]->fd());
   std::vector<pollfd> polled{{link->socket.get(), POLLIN, 0}};
   while (!poll(polled)) {
     if (!deadline_.passed()) continue;
@@ -179,7 +179,7 @@ void Meeting::call(int peer, const std::string& socket) {
         fmt::format("joining '{}': rank {} did not answer rank {} within the time limit", name_, peer, group_.rank),
         group_.rank, peer);
   }
-  auto said = receive_hello(link->socket.get());
+  auto said = receive_join_request(link->socket.get());
   if (!said) {
     throw Error(Fault::NeverJoined,
                 fmt::format("joining '{}': rank {} closed its connection to rank {}", name_, peer, group_.rank),
@@ -212,10 +212,10 @@ void Meeting::let_in(const UnixListener& listener) {
         still.push_back(std::move(waiting[i]));
         continue;
       }
-      auto said = receive_hello(waiting[i].socket.get());
+      auto said = receive_join_request(waiting[i].socket.get());
       if (!said) continue;
       try {
-        send_hello(waiting[i].socket.get(), own(), group_.segments[static_cast<std::size_t>(group_.rank)]->fd());
+        send_join_request(waiting[i].socket.get(), own(), group_.segments[static_cast<std::size_t>(group_.rank)]->fd());
       } catch (const Error&) {
         continue;  // it has gone, and nobody knows that it was a rank
       }
@@ -240,7 +240,7 @@ bool Meeting::poll(std::vector<pollfd>& polled) {
   return ready > 0;
 }
 
-void Meeting::join(PeerLink link, const Hello& theirs, UniqueFd segment, bool expected) {
+void Meeting::join(PeerLink link, const JoinRequest& theirs, UniqueFd segment, bool expected) {
   const int world_size = group_.world_size();
   if (!expected || theirs.world_size != world_size || theirs.rank < 0 || theirs.rank >= world_size ||
       group_.links[static_cast<std::size_t>(theirs.rank)].socket) {

@@ -36,13 +36,14 @@ bool is_oversubscribed(const std::vector<RankControl*>& controls) {
 
 }  // namespace
 
-ShmSync::ShmSync(const ShmGroup& group, std::string name, Nanoseconds timeout, std::shared_ptr<const Board> board)
+ShmSync::ShmSync(const ShmGroup& group, std::string name, Nanoseconds timeout,
+                 std::shared_ptr<const JobStatus> job_status)
     : group_(group),
       rank_(group.rank),
       controls_(controls_of(group)),
       name_(std::move(name)),
       timeout_(timeout),
-      board_(std::move(board)),
+      job_status_(std::move(job_status)),
       oversubscribed_(is_oversubscribed(controls_)),
       own_(*controls_[rank_]) {}
 
@@ -83,15 +84,15 @@ void ShmSync::get_up() { own_.sleeping.store(0, std::memory_order_seq_cst); }
 // The launcher knows more of a peer's end than its peers do, and is about as fast; it is also waited for.
 void ShmSync::hear_of_job(const std::string& what, bool wait) {
   try {
-    if (wait) board_->await_failure(rank_, what);
-    else board_->check(rank_, what);
+    if (wait) job_status_->await_failure(rank_, what);
+    else job_status_->check(rank_, what);
   } catch (const Error& error) {
     fail_and_throw(error);
   }
 }
 
-void ShmSync::look_around(Stage stage, std::uint64_t number, Patience& patience) {
-  if (board_ && board_->failed()) hear_of_job(describe_own(number), false);
+void ShmSync::look_around(Stage stage, std::uint64_t number, WaitPolicy& wait_policy) {
+  if (job_status_ && job_status_->failed()) hear_of_job(describe_own(number), false);
   for (int peer = 0; peer < world_size(); ++peer) {
     const bool left = controls_[peer]->left.load(std::memory_order_acquire) != 0;
     if (!left && !has_died(group_.links[peer])) continue;
@@ -105,7 +106,7 @@ void ShmSync::look_around(Stage stage, std::uint64_t number, Patience& patience)
                        peer, name_, where_is(peer), rank_, what),
            rank_, peer, Cause::Consequence});
     }
-    if (board_) hear_of_job(what, true);
+    if (job_status_) hear_of_job(what, true);
     fail_and_throw({Fault::PeerDied,
                     fmt::format("rank {} (pid {}) died after {}; rank {} saw it in {}. Its own output or the "
                                 "launcher's summary says why",
@@ -113,8 +114,8 @@ void ShmSync::look_around(Stage stage, std::uint64_t number, Patience& patience)
                     rank_, peer, Cause::Consequence});
   }
   // A look-up that took long is this rank's own absence (a suspended job), not a peer's.
-  patience.waited += std::min(now() - std::exchange(patience.looked, now()), 5 * kLookUp);
-  if (patience.waited >= timeout_) time_out(stage, number);
+  wait_policy.waited += std::min(now() - std::exchange(wait_policy.looked, now()), 5 * kLookUp);
+  if (wait_policy.waited >= timeout_) time_out(stage, number);
 }
 
 void ShmSync::time_out(Stage stage, std::uint64_t number) {
@@ -151,7 +152,7 @@ void ShmSync::fail(const Error& cause) noexcept {
   if (!record.state.compare_exchange_strong(none, FailureRecord::kWriting)) {
     // Another rank was first and may be writing; it may also have died doing so.
     const Deadline patience(kLookUp);
-    while (record.state.load(std::memory_order_acquire) != FailureRecord::kSet && !patience.passed()) sched_yield();
+    while (record.state.load(std::memory_order_acquire) != FailureRecord::kSet && !wait_policy.passed()) sched_yield();
     return;
   }
   record.fault = static_cast<std::int32_t>(cause.fault());

@@ -25,7 +25,8 @@ class ShmSync {
   /// What a wait is for; tells which ranks are late when it lasts.
   enum class Stage { Arrival, Finish };
 
-  ShmSync(const ShmGroup& group, std::string name, Nanoseconds timeout, std::shared_ptr<const Board> board = nullptr);
+  ShmSync(const ShmGroup& group, std::string name, Nanoseconds timeout,
+          std::shared_ptr<const JobStatus> job_status = nullptr);
 
   /// The slot of `number` must be filled in. Wakes those that sleep.
   void publish_arrival(std::uint64_t number) {
@@ -96,7 +97,7 @@ class ShmSync {
   template <class Ready>
   bool spin(Ready&& ready);
   /// The waits that were long: what has been slept, and since when.
-  struct Patience {
+  struct WaitPolicy {
     Nanoseconds waited{}, looked = now();
   };
   static void ring(RankControl& control);
@@ -104,7 +105,7 @@ class ShmSync {
   void sleep(std::uint32_t bell);
   void get_up();
   void hear_of_job(const std::string& what, bool wait);
-  void look_around(Stage stage, std::uint64_t number, Patience& patience);
+  void look_around(Stage stage, std::uint64_t number, WaitPolicy& wait_policy);
   bool is_late(int peer, Stage stage, std::uint64_t number) const {
     if (stage == Stage::Finish) return controls_[peer]->finished.load(std::memory_order_seq_cst) < number;
     return controls_[peer]->slot(number).number.load(std::memory_order_seq_cst) != number;
@@ -119,7 +120,7 @@ class ShmSync {
   const std::vector<RankControl*> controls_;
   const std::string name_;
   const Nanoseconds timeout_;
-  const std::shared_ptr<const Board> board_;
+  const std::shared_ptr<const JobStatus> job_status_;
   const bool oversubscribed_;
   RankControl& own_;
   std::uint64_t known_arrived_ = 0, known_finished_ = 0;  // everyone is at least there
@@ -129,7 +130,7 @@ class ShmSync {
 template <class Ready>
 void ShmSync::wait(Stage stage, std::uint64_t number, Ready&& ready) {
   if (spin(ready)) return;
-  Patience patience;
+  WaitPolicy patience;
   for (;;) {
     check();
     const std::uint32_t bell = lie_down();
@@ -137,7 +138,7 @@ void ShmSync::wait(Stage stage, std::uint64_t number, Ready&& ready) {
     if (!is_ready) sleep(bell);
     get_up();
     if (is_ready || ready()) return;
-    look_around(stage, number, patience);
+    look_around(stage, number, wait_policy);
   }
 }
 

@@ -10,40 +10,40 @@
 
 namespace paceline {
 
-/// What the launcher writes on a new board.
-struct BoardFacts {
+/// What the launcher writes on a new job_status.
+struct StatusFacts {
   int slots = 0;       ///< Workers on this host.
   int world_size = 0;  ///< Workers of the job.
   int first_rank = 0;  ///< The rank of the first slot; the others follow.
-  pid_t front = 0;
+  pid_t launcher = 0;
   std::string job = {}, program = {};
 };
 
-/// The job board of a host: shared memory without a name in the file system (memfd), made by the launcher, which its
+/// The job status of a host: shared memory without a name in the file system (memfd), made by the launcher, which its
 /// workers inherit. Workers show there that they live and where they are; the launcher shows why the job failed.
-class Board {
+class JobStatus {
  public:
-  static constexpr const char* kName = "paceline-board";  // as /proc/PID/fd shows it
-  static constexpr const char* kVariable = "PACELINE_BOARD";
+  static constexpr const char* kName = "paceline-job-status";  // as /proc/PID/fd shows it
+  static constexpr const char* kVariable = "PACELINE_JOB_STATUS";
 
   /// Makes one. Throws System when there is no memory for it.
-  explicit Board(const BoardFacts& facts);
-  /// Opens the one that `address` names, which the launcher set as PACELINE_BOARD, as the worker of `slot`: what is not
-  /// that worker's cannot be written through it. Throws InvalidArgument or System.
-  Board(const std::string& address, int slot);
+  explicit JobStatus(const StatusFacts& facts);
+  /// Opens the one that `address` names, which the launcher set as PACELINE_JOB_STATUS, as the worker of `slot`: what
+  /// is not that worker's cannot be written through it. Throws InvalidArgument or System.
+  JobStatus(const std::string& address, int slot);
   /// Opens one that somebody else's descriptor shows, to look at. Throws Corrupt when it is none.
-  explicit Board(UniqueFd fd);
-  ~Board();
-  Board(const Board&) = delete;
-  Board& operator=(const Board&) = delete;
+  explicit JobStatus(UniqueFd fd);
+  ~JobStatus();
+  JobStatus(const JobStatus&) = delete;
+  JobStatus& operator=(const JobStatus&) = delete;
 
   int fd() const { return fd_.get(); }
   /// For workers: "DESCRIPTOR/PID", since whatever starts the worker's program in between may close descriptors.
   std::string address() const;
 
   int slots() const { return slots_; }
-  const BoardHeader& header() const { return *header_; }
-  BoardSlot& slot(int index) const { return first_slot_[index]; }
+  const StatusHeader& header() const { return *header_; }
+  StatusSlot& slot(int index) const { return first_slot_[index]; }
 
   // For the launcher.
   void started(int slot, pid_t pid);
@@ -65,8 +65,8 @@ class Board {
   int slots_ = 0;
   std::byte* memory_ = nullptr;
   std::size_t bytes_ = 0;
-  BoardHeader* header_ = nullptr;
-  BoardSlot* first_slot_ = nullptr;
+  StatusHeader* header_ = nullptr;
+  StatusSlot* first_slot_ = nullptr;
 };
 
 }  // namespace paceline

@@ -16,16 +16,16 @@ namespace {
 
 constexpr auto kRelaxed = std::memory_order_relaxed;
 
-using Words = decltype(BoardName::words);
+using Words = decltype(StatusName::words);
 
-/// An operation as it stood on the board, whole.
+/// An operation as it stood on the job_status, whole.
 struct Snapshot {
   std::uint64_t sequence, number, count, what;
   std::int64_t entered, waits_from, completed;
   Words communicator, label;
 };
 
-Words words_of(const BoardOperation::Name& name) {
+Words words_of(const StatusOperation::Name& name) {
   Words words;
   for (std::size_t i = 0; i < words.size(); ++i) words[i] = name[i].load(kRelaxed);
   return words;
@@ -33,7 +33,7 @@ Words words_of(const BoardOperation::Name& name) {
 
 /// Nothing while the worker writes it, or where there is none yet. Words are copied before anything is made of them: a
 /// worker at full speed fills all entries again within a microsecond.
-std::optional<Snapshot> snapshot(const BoardOperation& from) {
+std::optional<Snapshot> snapshot(const StatusOperation& from) {
   const std::uint64_t sequence = from.sequence.load(std::memory_order_acquire);
   if (sequence == 0) return std::nullopt;
   const Snapshot one{.sequence = sequence,
@@ -66,7 +66,7 @@ Nanoseconds time_of(std::int64_t at, Nanoseconds latest) { return std::clamp(Nan
 
 std::string describe_operation(const Snapshot& from, const std::string& communicator) {
   const auto kind = static_cast<std::uint8_t>(from.what);
-  if (kind == BoardOperation::kJoin) return fmt::format("joining '{}'", communicator);
+  if (kind == StatusOperation::kJoin) return fmt::format("joining '{}'", communicator);
   const auto dtype = static_cast<std::uint8_t>(from.what >> 8), reduce = static_cast<std::uint8_t>(from.what >> 16);
   const bool known = kind <= static_cast<std::uint8_t>(Collective::AllToAll) &&
                      dtype <= static_cast<std::uint8_t>(Dtype::UInt8) &&
@@ -89,17 +89,17 @@ std::string describe_operation(const Snapshot& from, const std::string& communic
   return communicator == "world" ? text : fmt::format("{} of '{}'", text, communicator);
 }
 
-OperationView view_of(const BoardSlot& slot, const Snapshot& from, Nanoseconds at) {
+OperationView view_of(const StatusSlot& slot, const Snapshot& from, Nanoseconds at) {
   OperationView to;
   to.sequence = from.sequence;
   to.number = from.number;
   to.communicator = text_of(from.communicator);
   to.text = describe_operation(from, to.communicator);
   const std::uint64_t place = (from.what >> 24 & 0xff) - 1;
-  to.communicator_id = place < BoardSlot::kCommunicators ? slot.communicators[place].name.load(kRelaxed) : 0;
+  to.communicator_id = place < StatusSlot::kCommunicators ? slot.communicators[place].name.load(kRelaxed) : 0;
   to.entered = time_of(from.entered, at);
-  to.failed = from.completed == BoardOperation::kFailed;
-  to.timed = from.completed > BoardOperation::kDone;
+  to.failed = from.completed == StatusOperation::kFailed;
+  to.timed = from.completed > StatusOperation::kDone;
   to.done = from.completed != 0 && !to.failed;
   to.waits = from.completed == 0 && from.waits_from != 0;
   to.waits_from = time_of(from.waits_from, at);
@@ -124,9 +124,9 @@ const OperationView* RankView::last_completed() const {
   return found == operations.end() ? nullptr : &*found;
 }
 
-RankView view_of(const Board& board, int slot, Nanoseconds at) {
-  const BoardWorker& worker = board.header().workers[slot];
-  const BoardSlot& from = board.slot(slot);
+RankView view_of(const JobStatus& job_status, int slot, Nanoseconds at) {
+  const StatusWorker& worker = job_status.header().workers[slot];
+  const StatusSlot& from = job_status.slot(slot);
   RankView view{.rank = worker.rank.load(kRelaxed), .pid = worker.pid.load(kRelaxed)};
   view.ended = worker.ended.load(std::memory_order_acquire) != 0;
   const std::int64_t pid = from.pid.load(kRelaxed);
@@ -135,26 +135,26 @@ RankView view_of(const Board& board, int slot, Nanoseconds at) {
   view.heartbeat = from.heartbeat.load(std::memory_order_acquire);
   view.beat_age = at - time_of(from.beat_at.load(kRelaxed), at);
   view.step = from.step.load(kRelaxed);
-  for (const BoardOperation& operation : from.operations) {
+  for (const StatusOperation& operation : from.operations) {
     auto one = snapshot(operation);
     if (!one) one = snapshot(operation);  // it was written to in between: once more, then without it
     if (one) view.operations.push_back(view_of(from, *one, at));
   }
-  for (const BoardCommunicator& one : from.communicators) {
+  for (const StatusCommunicator& one : from.communicators) {
     const std::uint64_t id = one.name.load(kRelaxed);
     if (id != 0) view.communicators.push_back({id, one.members.load(kRelaxed), one.entered.load(kRelaxed)});
   }
   view.unclear = from.unclear.load(kRelaxed) != 0;
   const std::uint32_t exited = from.exited.load(kRelaxed);
-  if (exited >= BoardSlot::kExited) view.exit_code = static_cast<int>(exited & 0xff);
+  if (exited >= StatusSlot::kExited) view.exit_code = static_cast<int>(exited & 0xff);
   std::sort(view.operations.begin(), view.operations.end(),
             [](const auto& a, const auto& b) { return a.sequence > b.sequence; });
   return view;
 }
 
-std::vector<RankView> views_of(const Board& board, Nanoseconds at) {
+std::vector<RankView> views_of(const JobStatus& job_status, Nanoseconds at) {
   std::vector<RankView> views;
-  for (int slot = 0; slot < board.slots(); ++slot) views.push_back(view_of(board, slot, at));
+  for (int slot = 0; slot < job_status.slots(); ++slot) views.push_back(view_of(job_status, slot, at));
   return views;
 }
 

@@ -12,7 +12,7 @@
 
 namespace paceline {
 
-/// One of a worker's last operations, as its slot of the job board shows it.
+/// One of a worker's last operations, as its slot of the job status shows it.
 struct OperationView {
   std::uint64_t sequence = 0;  ///< Its place among all of the worker's.
   std::uint64_t number = 0;    ///< Its place in the communicator, as messages have it.
@@ -33,7 +33,7 @@ struct CommunicatorView {
   std::uint64_t entered = 0;  ///< The number of the last operation that the worker has entered there.
 };
 
-/// What a job board says of one worker. Nothing in it is trusted: what makes no sense is left out.
+/// What a job status says of one worker. Nothing in it is trusted: what makes no sense is left out.
 struct RankView {
   int rank = 0;
   pid_t pid = 0;       ///< Of the process that calls the library, or, before it does, of the one that was started.
@@ -55,8 +55,8 @@ struct RankView {
 };
 
 /// What slot `slot` shows at `at`, which is now(). Does not block.
-RankView view_of(const Board& board, int slot, Nanoseconds at);
-std::vector<RankView> views_of(const Board& board, Nanoseconds at);
+RankView view_of(const JobStatus& job_status, int slot, Nanoseconds at);
+std::vector<RankView> views_of(const JobStatus& job_status, Nanoseconds at);
 
 /// "in all_reduce #42 (...) since 31 s", "user code after all_reduce #41 (...)", "before its first operation".
 std::string whereabouts(const RankView& view, Nanoseconds at);

@@ -44,7 +44,7 @@ std::optional<TcpTerms> TcpTerms::from_text(const std::string& text) {
       !read(words[1], terms.segment_bytes) || !read(words[2], algorithm)) {
     return std::nullopt;
   }
-  if (algorithm < 0 || algorithm > static_cast<int>(Algorithm::Hosts)) return std::nullopt;
+  if (algorithm < 0 || algorithm > static_cast<int>(Algorithm::Hierarchical)) return std::nullopt;
   terms.all_reduce = static_cast<Algorithm>(algorithm);
   if (!is_segment(terms.segment_bytes) || !is_all_reduce(terms.all_reduce)) return std::nullopt;
   if (words.size() == 4 && !is_secret(words[3])) return std::nullopt;

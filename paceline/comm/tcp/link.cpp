@@ -18,14 +18,14 @@ bool would_block(int error) { return error == EAGAIN || error == EWOULDBLOCK || 
 
 }  // namespace
 
-TcpLink::TcpLink(UniqueFd socket, int rank, int peer, std::uint64_t generation, std::size_t rider_bytes)
+TcpLink::TcpLink(UniqueFd socket, int rank, int peer, std::uint64_t generation, std::size_t eager_bytes)
     : socket_(std::move(socket)),
       rank_(rank),
       peer_(peer),
-      rider_bytes_(rider_bytes),
+      eager_bytes_(eager_bytes),
       outgoing_{.sender = static_cast<std::uint16_t>(rank), .generation = generation},
       incoming_{.sender = static_cast<std::uint16_t>(peer), .generation = generation},
-      buffer_(sizeof(FrameHeader) + rider_bytes) {}
+      buffer_(sizeof(FrameHeader) + eager_bytes) {}
 
 void TcpLink::send(FrameKind kind, const Call& call, std::span<const std::byte> payload) {
   out_header_ = make_frame(outgoing_, kind, call, payload);
@@ -55,7 +55,7 @@ TcpLink::Event TcpLink::push() {
 
 void TcpLink::expect_call() {
   has_call_ = false;
-  rider_ = {};
+  eager_payload_ = {};
   compact();
 }
 
@@ -64,14 +64,14 @@ TcpLink::Event TcpLink::pull_call() {
   for (;;) {
     if (!has_header_ && buffered() >= sizeof(FrameHeader)) {
       take_header(std::span<const std::byte, sizeof(FrameHeader)>(buffer_.data() + begin_, sizeof(FrameHeader)),
-                  rider_bytes_);
+                  eager_bytes_);
       if (header_.kind == FrameKind::Leave) return Event::Left;
       if (header_.kind != FrameKind::Call) corrupt("data came where a call was due");
     }
     if (has_header_ && buffered() >= sizeof(FrameHeader) + header_.payload_bytes) {
-      rider_ = std::span(buffer_).subspan(begin_ + sizeof(FrameHeader), header_.payload_bytes);
-      check_payload(crc32c(rider_));
-      begin_ += sizeof(FrameHeader) + rider_.size();
+      eager_payload_ = std::span(buffer_).subspan(begin_ + sizeof(FrameHeader), header_.payload_bytes);
+      check_payload(crc32c(eager_payload_));
+      begin_ += sizeof(FrameHeader) + eager_payload_.size();
       call_ = header_.call;
       has_header_ = false;
       has_call_ = true;
@@ -184,7 +184,7 @@ bool TcpLink::has_left() {
   FrameHeader header{};
   FrameStream stream = incoming_;
   const auto wrong = read_frame(stream, std::span<const std::byte, sizeof(FrameHeader)>(buffer_.data(), sizeof header),
-                                rider_bytes_, header);
+                                eager_bytes_, header);
   return !wrong && header.kind == FrameKind::Leave;
 }
 

@@ -22,7 +22,7 @@ class TcpLink {
 
   /// No connection.
   TcpLink() = default;
-  TcpLink(UniqueFd socket, int rank, int peer, std::uint64_t generation, std::size_t rider_bytes);
+  TcpLink(UniqueFd socket, int rank, int peer, std::uint64_t generation, std::size_t eager_bytes);
 
   int fd() const { return socket_.get(); }
 
@@ -31,13 +31,13 @@ class TcpLink {
   bool sending() const { return header_sent_ + payload_sent_ < sizeof(FrameHeader) + payload_.size(); }
   Event push();
 
-  /// Begins to receive a call. rider() of the one before is gone.
+  /// Begins to receive a call. eager_payload() of the one before is gone.
   void expect_call();
   bool has_call() const { return has_call_; }
   /// Throws Corrupt, as pull_segment() does.
   Event pull_call();
   const Call& call() const { return call_; }
-  std::span<const std::byte> rider() const { return rider_; }
+  std::span<const std::byte> eager_payload() const { return eager_payload_; }
 
   /// Receives a segment of exactly this size. Called with the same memory until it says Complete.
   Event pull_segment(std::span<std::byte> to);
@@ -58,7 +58,7 @@ class TcpLink {
 
   UniqueFd socket_;
   int rank_ = -1, peer_ = -1;
-  std::size_t rider_bytes_ = 0;
+  std::size_t eager_bytes_ = 0;
 
   FrameStream outgoing_, incoming_;
   FrameHeader out_header_{};
@@ -68,7 +68,7 @@ class TcpLink {
   FrameHeader header_{};
   Call call_{};  // the last
   bool has_header_ = false, has_call_ = false;
-  std::span<const std::byte> rider_;
+  std::span<const std::byte> eager_payload_;
   std::size_t received_ = 0;  // of a segment's payload
   std::uint32_t received_crc_ = 0;
   std::vector<std::byte> buffer_;  // calls, and what came along with them, in [begin_, end_)

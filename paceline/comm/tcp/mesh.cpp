@@ -76,12 +76,12 @@ class Meeting {
 
   void call(int peer, const Whereabouts& at);
   /// All higher ranks.
-  void let_in(Guests& guests);
+  void let_in(Acceptor& acceptor);
   /// Hears who comes, for as long as this, and lets in the first higher rank. False if there was none.
-  bool let_in_one(Guests& guests, Nanoseconds patience);
+  bool let_in_one(Acceptor& acceptor, Nanoseconds wait_policy);
 
  private:
-  GreetOutcome call(int peer, const SocketAddress& address, std::string& why);
+  ConnectOutcome call(int peer, const SocketAddress& address, std::string& why);
   int world_size() const { return static_cast<int>(group_.sockets.size()); }
   Introduction introduction(int caller, int acceptor) const {
     return {group_.generation, static_cast<std::uint32_t>(caller), static_cast<std::uint32_t>(acceptor),
@@ -134,12 +134,12 @@ TcpGroup connect_tcp_group(Store& store, const std::string& name, int rank, int 
   group.pids.resize(static_cast<std::size_t>(world_size));
 
   Meeting meeting(store, name, group, secret, deadline);
-  Guests guests(std::move(listeners), secret);
+  Acceptor acceptor(std::move(listeners), secret);
   std::vector<Whereabouts> all;
   // Strangers are sent away from the first moment; else they would fill the queue in which a peer has to wait.
   const Whereabouts own{this_host(), ::getpid(), listening};
   for (const auto& text : meet(store, fmt::format("tcp/{}/address", name), name, rank, world_size, own.text(), deadline,
-                               [&] { meeting.let_in_one(guests, Nanoseconds(0)); })) {
+                               [&] { meeting.let_in_one(acceptor, Nanoseconds(0)); })) {
     auto whereabouts = Whereabouts::from_text(text);
     if (!whereabouts) throw damaged(name, rank, static_cast<int>(all.size()), "the addresses", text);
     all.push_back(*std::move(whereabouts));
@@ -152,7 +152,7 @@ TcpGroup connect_tcp_group(Store& store, const std::string& name, int rank, int 
 
   // Rank 0 only lets in, so nobody waits in a circle.
   for (int peer = 0; peer < rank; ++peer) meeting.call(peer, all[static_cast<std::size_t>(peer)]);
-  meeting.let_in(guests);
+  meeting.let_in(acceptor);
   for (const UniqueFd& socket : group.sockets) {
     if (socket) tune(socket.get(), options.silence);
   }
@@ -177,9 +177,9 @@ void Meeting::call(int peer, const Whereabouts& at) {
   Nanoseconds pause = std::chrono::milliseconds(5);
   for (int hung_up = 0;;) {
     for (const SocketAddress& address : at.addresses) {
-      const GreetOutcome outcome = call(peer, address, why);
-      if (outcome == GreetOutcome::Met) return;
-      if (outcome == GreetOutcome::HungUp && ++hung_up >= kTries) {
+      const ConnectOutcome outcome = call(peer, address, why);
+      if (outcome == ConnectOutcome::Met) return;
+      if (outcome == ConnectOutcome::HungUp && ++hung_up >= kTries) {
         throw Error(
             ErrorCode::Mismatch,
             fmt::format("joining '{}': rank {} at {} does not let rank {} in. Have all workers the same secret?", name_,
@@ -199,19 +199,19 @@ void Meeting::call(int peer, const Whereabouts& at) {
   }
 }
 
-GreetOutcome Meeting::call(int peer, const SocketAddress& address, std::string& why) {
+ConnectOutcome Meeting::call(int peer, const SocketAddress& address, std::string& why) {
   constexpr Nanoseconds kForOneTry = std::chrono::seconds(10);
   const Deadline patience(std::clamp(deadline_.left(), Nanoseconds(0), kForOneTry));
   UniqueFd socket;
-  const auto outcome = greet(address, secret_, introduction(group_.rank, peer), patience, socket, why);
-  if (outcome == GreetOutcome::Met) {
+  const auto outcome = connect_authenticated(address, secret_, introduction(group_.rank, peer), wait_policy, socket, why);
+  if (outcome == ConnectOutcome::Met) {
     group_.addresses[static_cast<std::size_t>(peer)] = address.text();
     group_.sockets[static_cast<std::size_t>(peer)] = std::move(socket);
   }
   return outcome;
 }
 
-void Meeting::let_in(Guests& guests) {
+void Meeting::let_in(Acceptor& acceptor) {
   for (;;) {
     std::vector<int> missing;
     for (int peer = group_.rank + 1; peer < world_size(); ++peer) {
@@ -224,29 +224,29 @@ void Meeting::let_in(Guests& guests) {
                               fmt::join(missing, ", "), group_.rank),
                   group_.rank, missing.front());
     }
-    const bool came = let_in_one(guests, std::min<Nanoseconds>(deadline_.left(), std::chrono::milliseconds(200)));
+    const bool came = let_in_one(acceptor, std::min<Nanoseconds>(deadline_.left(), std::chrono::milliseconds(200)));
     if (!came) store_.add(key(name_, "joining", group_.rank), 0);  // throws if the job has failed meanwhile
   }
 }
 
-bool Meeting::let_in_one(Guests& guests, Nanoseconds patience) {
-  auto guest = guests.next(patience);
-  if (!guest) return false;
-  const auto caller = static_cast<int>(guest->introduction.caller);
+bool Meeting::let_in_one(Acceptor& acceptor, Nanoseconds wait_policy) {
+  auto candidate = acceptor.next(wait_policy);
+  if (!candidate) return false;
+  const auto caller = static_cast<int>(candidate->introduction.caller);
   const Introduction due = introduction(caller, group_.rank);
-  if (guest->introduction.generation != due.generation) return false;  // another communicator's: sent away
-  if (guest->introduction != due || caller <= group_.rank || caller >= world_size()) {
+  if (candidate->introduction.generation != due.generation) return false;  // another communicator's: sent away
+  if (candidate->introduction != due || caller <= group_.rank || caller >= world_size()) {
     throw Error(ErrorCode::Mismatch,
                 fmt::format("joining '{}': rank {} of {} came to see rank {}, but this is rank {} of {}; start all "
                             "workers of a job with one launcher",
-                            name_, caller, guest->introduction.world_size, guest->introduction.acceptor, group_.rank,
-                            world_size()),
+                            name_, caller, candidate->introduction.world_size, candidate->introduction.acceptor,
+                            group_.rank, world_size()),
                 group_.rank, caller);
   }
-  if (!send_all(guest->socket.get(), guest->answer, Deadline(std::chrono::seconds(2)))) return false;
+  if (!send_all(candidate->socket.get(), candidate->answer, Deadline(std::chrono::seconds(2)))) return false;
   // It may come again, having lost the first connection on the way.
-  group_.addresses[static_cast<std::size_t>(caller)] = guest->address;
-  group_.sockets[static_cast<std::size_t>(caller)] = std::move(guest->socket);
+  group_.addresses[static_cast<std::size_t>(caller)] = candidate->address;
+  group_.sockets[static_cast<std::size_t>(caller)] = std::move(candidate->socket);
   return true;
 }
 

@@ -21,9 +21,10 @@ struct TcpOptions {
   /// Who does not know it is not let in. Required beyond loopback; there, rank 0 makes one and passes it on through the
   /// store.
   std::optional<Secret> secret = {};
-  /// How large all-reduces are carried out: Auto, inside hosts first where one has several ranks (Algorithm::Hosts) and
-  /// else Direct, both in rank order, with the same bits as in shared memory; Direct; or Ring, where every rank should
-  /// talk to one other only (types of 16 bits and means of integers go Direct). Rank 0's counts.
+  /// How large all-reduces are carried out: Auto, inside hosts first where one has several ranks
+  /// (Algorithm::Hierarchical) and else Direct, both in rank order, with the same bits as in shared memory; Direct; or
+  /// Ring, where every rank should talk to one other only (types of 16 bits and means of integers go Direct). Rank 0's
+  /// counts.
   Algorithm all_reduce = Algorithm::Auto;
   /// A segment of every peer should fit the cache. Rank 0's counts.
   std::size_t segment_bytes = std::size_t{128} << 10;

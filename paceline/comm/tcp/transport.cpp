@@ -46,10 +46,10 @@ Error decode(const std::string& text, int rank, int world_size) {
 }  // namespace
 
 TcpTransport::TcpTransport(TcpGroup group, std::shared_ptr<Store> store, std::string name,
-                           std::shared_ptr<const Board> board)
+                           std::shared_ptr<const JobStatus> job_status)
     : group_(std::move(group)),
       store_(std::move(store)),
-      board_(std::move(board)),
+      job_status_(std::move(job_status)),
       name_(std::move(name)),
       oversubscribed_(group_.ranks_here > usable_cpus()),
       links_(group_.sockets.size()),
@@ -58,23 +58,23 @@ TcpTransport::TcpTransport(TcpGroup group, std::shared_ptr<Store> store, std::st
       in_flight_(group_.sockets.size()) {
   for (int peer = 0; peer < world_size(); ++peer) {
     UniqueFd& socket = group_.sockets[static_cast<std::size_t>(peer)];
-    if (peer != rank()) link(peer) = TcpLink(std::move(socket), rank(), peer, group_.generation, kRiderBytes);
+    if (peer != rank()) link(peer) = TcpLink(std::move(socket), rank(), peer, group_.generation, kEagerBytes);
     polled_[static_cast<std::size_t>(peer)] = {link(peer).fd(), 0, 0};
   }
 }
 
-void TcpTransport::enter(const Call& call, std::span<const Rider> riders, const Patience& patience) {
+void TcpTransport::enter(const Call& call, std::span<const EagerPayload> eager_payloads, const WaitPolicy& wait_policy) {
   if (failed_.load(std::memory_order_acquire)) check();
   entered_[static_cast<std::size_t>(rank())] = call;
   for (int peer = 0; peer < world_size(); ++peer) {
     if (peer == rank()) continue;
-    const Rider& rider = riders[static_cast<std::size_t>(peer)];
+    const EagerPayload& eager_payload = eager_payloads[static_cast<std::size_t>(peer)];
     Call told = call;
-    told.message_bytes = rider.message.size();
+    told.message_bytes = eager_payload.message.size();
     link(peer).expect_call();
-    link(peer).send(FrameKind::Call, told, rider.rides ? rider.message : std::span<const std::byte>());
+    link(peer).send(FrameKind::Call, told, eager_payload.rides ? eager_payload.message : std::span<const std::byte>());
   }
-  until_done(patience, [&] {
+  until_done(wait_policy, [&] {
     bool moved = false, done = true;
     for (int peer = 0; peer < world_size(); ++peer) {
       if (peer == rank()) continue;
@@ -100,9 +100,9 @@ bool TcpTransport::pull_call(int peer) {
   return event != TcpLink::Event::Nothing;
 }
 
-void TcpTransport::run(Schedule& schedule, const Patience& patience) {
+void TcpTransport::run(Schedule& schedule, const WaitPolicy& wait_policy) {
   std::fill(in_flight_.begin(), in_flight_.end(), 0);
-  until_done(patience, [&] {
+  until_done(wait_policy, [&] {
     bool moved = false;
     for (int peer = 0; peer < world_size(); ++peer) {
       if (peer == rank()) continue;
@@ -148,7 +148,7 @@ bool TcpTransport::receive_segment(Schedule& schedule, int peer) {
 // `move` does what can be done at once. Where that is nothing, it leaves what it waits for in polled_. The time limit
 // counts from the last time that anything moved.
 template <class Move>
-void TcpTransport::until_done(const Patience& patience, Move&& move) {
+void TcpTransport::until_done(const WaitPolicy& wait_policy, Move&& move) {
   bool idle = false;
   Nanoseconds since{}, looked{}, waited{};
   for (;;) {
@@ -162,18 +162,18 @@ void TcpTransport::until_done(const Patience& patience, Move&& move) {
       since = looked = now();
       waited = {};
     }
-    if (now() - since < patience.spin) {
+    if (now() - since < wait_policy.spin) {
       pause();
       continue;
     }
     if (failed_.load(std::memory_order_acquire)) check();
-    if (board_ && board_->failed()) board_->check(rank(), describe_own());
-    const Nanoseconds nap = std::clamp(patience.timeout - waited, Nanoseconds(1), kLookUp);
+    if (job_status_ && job_status_->failed()) job_status_->check(rank(), describe_own());
+    const Nanoseconds nap = std::clamp(wait_policy.timeout - waited, Nanoseconds(1), kLookUp);
     const timespec at_most{0, static_cast<long>(nap.count())};
     ::ppoll(polled_.data(), polled_.size(), &at_most, nullptr);
     // A look-up that took long is this rank's own absence (a suspended job), not a peer's.
     waited += std::min(now() - std::exchange(looked, now()), 5 * kLookUp);
-    if (waited >= patience.timeout) time_out(patience.timeout);
+    if (waited >= wait_policy.timeout) time_out(wait_policy.timeout);
   }
 }
 
@@ -192,7 +192,7 @@ void TcpTransport::lost(int peer) {
                             peer, name_, where_is(peer), rank(), what),
                 rank(), peer, Cause::Consequence);
   }
-  if (board_) board_->await_failure(rank(), what);
+  if (job_status_) job_status_->await_failure(rank(), what);
   throw Error(Fault::ConnectionLost,
               fmt::format("rank {} (pid {} at {}) died or its connection broke after {}; rank {} saw it in {}. Its own "
                           "output or the launcher's summary says why",
@@ -249,7 +249,8 @@ Error TcpTransport::agree_on_first(const Error& cause) const {
     } catch (const Error&) {
     }
     try {
-      if (board_) board_->check(rank(), describe_own());  // the launcher knows more than who wrote to the store first
+      if (job_status_)
+        job_status_->check(rank(), describe_own());  // the launcher knows more than who wrote to the store first
     } catch (const Error& as_the_launcher_has_it) {
       return as_the_launcher_has_it;
     }

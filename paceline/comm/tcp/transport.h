@@ -22,26 +22,26 @@ namespace paceline {
 /// them ended and read the cause there. Where nobody wrote one, a process or a network is gone.
 class TcpTransport final : public Transport {
  public:
-  /// `name` is the communicator's, `board` as CommOptions has it.
+  /// `name` is the communicator's, `job_status` as CommOptions has it.
   TcpTransport(TcpGroup group, std::shared_ptr<Store> store, std::string name,
-               std::shared_ptr<const Board> board = nullptr);
+               std::shared_ptr<const JobStatus> job_status = nullptr);
 
   const char* name() const override { return "tcp"; }
   int rank() const override { return group_.rank; }
   int world_size() const override { return static_cast<int>(links_.size()); }
-  std::size_t rider_bytes() const override { return kRiderBytes; }
+  std::size_t eager_bytes() const override { return kEagerBytes; }
   std::size_t segment_bytes() const override { return group_.segment_bytes; }
-  void enter(const Call& call, std::span<const Rider> riders, const Patience& patience) override;
+  void enter(const Call& call, std::span<const EagerPayload> eager_payloads, const WaitPolicy& wait_policy) override;
   const Call& call_of(int peer) const override { return entered_[static_cast<std::size_t>(peer)]; }
-  std::span<const std::byte> rider_of(int peer) const override { return link(peer).rider(); }
-  void run(Schedule& schedule, const Patience& patience) override;
+  std::span<const std::byte> eager_payload_of(int peer) const override { return link(peer).eager_payload(); }
+  void run(Schedule& schedule, const WaitPolicy& wait_policy) override;
   std::vector<LinkInfo> links() const override;
   void fail(const Error& cause) noexcept override;
   void check() const override;
   void leave() noexcept override;
 
  private:
-  static constexpr std::size_t kRiderBytes = 65536;
+  static constexpr std::size_t kEagerBytes = 65536;
 
   TcpLink& link(int peer) { return links_[static_cast<std::size_t>(peer)]; }
   const TcpLink& link(int peer) const { return links_[static_cast<std::size_t>(peer)]; }
@@ -49,7 +49,7 @@ class TcpTransport final : public Transport {
 
   enum class Pass { Done, Moved, Idle };
   template <class Move>
-  void until_done(const Patience& patience, Move&& move);
+  void until_done(const WaitPolicy& wait_policy, Move&& move);
   bool push(int peer);
   bool pull_call(int peer);
   bool send_segment(Schedule& schedule, int peer);
@@ -63,7 +63,7 @@ class TcpTransport final : public Transport {
 
   TcpGroup group_;
   const std::shared_ptr<Store> store_;
-  const std::shared_ptr<const Board> board_;
+  const std::shared_ptr<const JobStatus> job_status_;
   const std::string name_;
   const bool oversubscribed_;
   std::vector<TcpLink> links_;   // by rank

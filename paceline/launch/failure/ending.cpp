@@ -39,45 +39,46 @@ bool JobEnding::worker_ended(WorkerEnd end) {
 void JobEnding::worker_left_too_early() {
   const auto early = store_->left_too_early();
   if (!early) return;
-  const Verdict verdict{.text = early->message, .exit_code = 1, .rank = early->rank, .fault = Fault::NeverJoined};
-  tell_workers(verdict);
-  announce(verdict);
+  const JobOutcome job_outcome{
+      .text = early->message, .exit_code = 1, .rank = early->rank, .fault = Fault::NeverJoined};
+  tell_workers(job_outcome);
+  announce(job_outcome);
 }
 
-void JobEnding::fail(const Verdict& verdict) {
-  record_.add(verdict);
-  tell_workers(verdict);
-  announce(verdict);
+void JobEnding::fail(const JobOutcome& job_outcome) {
+  record_.add(job_outcome);
+  tell_workers(job_outcome);
+  announce(job_outcome);
 }
 
-void JobEnding::hear(const Verdict& verdict) {
+void JobEnding::hear(const JobOutcome& job_outcome) {
   heard_ = true;
-  if (verdict.signal == 0) fail(verdict);
+  if (job_outcome.signal == 0) fail(job_outcome);
 }
 
-void JobEnding::announce(const Verdict& verdict) {
-  if (nodes_ != nullptr && (store_ != nullptr || !heard_)) nodes_->announce(verdict);
+void JobEnding::announce(const JobOutcome& job_outcome) {
+  if (nodes_ != nullptr && (store_ != nullptr || !heard_)) nodes_->announce(job_outcome);
 }
 
-Verdict JobEnding::of_this_host(Verdict verdict) const {
-  if (nodes_ == nullptr || !nodes_->placement()) return verdict;
-  verdict.text = nodes_->placement()->who + " " + verdict.text;
-  verdict.rank = nodes_->placement()->first_rank;
-  return verdict;
+JobOutcome JobEnding::of_this_host(JobOutcome job_outcome) const {
+  if (nodes_ == nullptr || !nodes_->placement()) return job_outcome;
+  job_outcome.text = nodes_->placement()->who + " " + job_outcome.text;
+  job_outcome.rank = nodes_->placement()->first_rank;
+  return job_outcome;
 }
 
-Verdict JobEnding::verdict(const std::function<std::deque<std::string>(int)>& last_errors) {
+JobOutcome JobEnding::job_outcome(const std::function<std::deque<std::string>(int)>& last_errors) {
   if (store_ != nullptr) {
     if (const auto early = store_->left_too_early()) record_.ended_too_early(early->rank);
     if (const auto told = store_->first_failure()) record_.reported_first(told->rank);
   }
   const WorkerEnd* const cause = record_.cause();
-  return record_.verdict(cause != nullptr ? last_errors(cause->rank) : std::deque<std::string>());
+  return record_.job_outcome(cause != nullptr ? last_errors(cause->rank) : std::deque<std::string>());
 }
 
-void JobEnding::tell_workers(const Verdict& verdict) {
-  const Error cause = verdict.cause();
-  if (store_ != nullptr) store_->fail(verdict.rank, cause);
+void JobEnding::tell_workers(const JobOutcome& job_outcome) {
+  const Error cause = job_outcome.cause();
+  if (store_ != nullptr) store_->fail(job_outcome.rank, cause);
   if (workers_ != nullptr) workers_->fail(cause);
 }
 

@@ -13,7 +13,8 @@
 namespace paceline::launch {
 
 /// What a launcher does with a failure: it tells all who wait, so that all of them end with the same, first cause: this
-/// host's workers by the board, those that ask the store, and the other launchers. And it remembers, for the summary.
+/// host's workers by the job_status, those that ask the store, and the other launchers. And it remembers, for the
+/// summary.
 class JobEnding {
  public:
   /// `store` is null on other nodes than 0, `nodes` is null where this host is all of the job.
@@ -26,23 +27,23 @@ class JobEnding {
   /// A worker has ended with success before it joined, and others wait for it.
   void worker_left_too_early();
   /// What is no worker's end ends the job.
-  void fail(const Verdict& verdict);
+  void fail(const JobOutcome& job_outcome);
 
-  /// The verdict of other nodes; the first one counts.
-  void hear(const Verdict& verdict);
+  /// The job_outcome of other nodes; the first one counts.
+  void hear(const JobOutcome& job_outcome);
   bool has_heard() const { return heard_; }
   /// Tells the other launchers, unless it is they who told this one.
-  void announce(const Verdict& verdict);
+  void announce(const JobOutcome& job_outcome);
   /// As the others should read what happened to this launcher.
-  Verdict of_this_host(Verdict verdict) const;
+  JobOutcome of_this_host(JobOutcome job_outcome) const;
 
   /// How the workers have ended so far; on node 0, all hosts'.
   const std::vector<WorkerEnd>& ends() const { return record_.ends(); }
   /// What caused the end, as the user should read it. `last_errors` gives the last lines of a rank's stderr.
-  Verdict verdict(const std::function<std::deque<std::string>(int)>& last_errors);
+  JobOutcome job_outcome(const std::function<std::deque<std::string>(int)>& last_errors);
 
  private:
-  void tell_workers(const Verdict& verdict);
+  void tell_workers(const JobOutcome& job_outcome);
 
   StoreServer* const store_;
   JobNodes* const nodes_;

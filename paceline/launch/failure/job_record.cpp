@@ -4,7 +4,7 @@
 
 namespace paceline::launch {
 
-void JobRecord::add(const Verdict& trouble) {
+void JobRecord::add(const JobOutcome& trouble) {
   if (trouble_) return;
   trouble_ = trouble;
   before_trouble_ = ends_.size();
@@ -23,7 +23,7 @@ const WorkerEnd* JobRecord::cause() const {
   return is_the_trouble || (came_before && !only_saw_another_fail(*first)) ? first : nullptr;
 }
 
-Verdict JobRecord::verdict(const std::deque<std::string>& last_errors) const {
+JobOutcome JobRecord::job_outcome(const std::deque<std::string>& last_errors) const {
   if (const WorkerEnd* const first = cause()) {
     return {
         .text = failure_text(ends_, *first, last_errors), .exit_code = exit_code_of(*first), .fault = fault_of(*first)};

@@ -17,7 +17,7 @@ class JobRecord {
  public:
   void add(WorkerEnd end) { ends_.push_back(std::move(end)); }
   /// Something that is no worker's end: a silent worker, a lost host, what another launcher decided. The first counts.
-  void add(const Verdict& trouble);
+  void add(const JobOutcome& trouble);
   /// The rank had ended with success before it joined, and others waited for it.
   void ended_too_early(int rank);
 
@@ -28,11 +28,11 @@ class JobRecord {
   /// The end that caused the job's; nullptr if none did.
   const WorkerEnd* cause() const;
   /// What the user should read, and the exit code. `last_errors` are the last lines of the stderr of cause()'s rank.
-  Verdict verdict(const std::deque<std::string>& last_errors) const;
+  JobOutcome job_outcome(const std::deque<std::string>& last_errors) const;
 
  private:
   std::vector<WorkerEnd> ends_;
-  std::optional<Verdict> trouble_;
+  std::optional<JobOutcome> trouble_;
   std::size_t before_trouble_ = 0;  // how many of ends_
   std::optional<int> first_to_report_;
 };

@@ -89,7 +89,7 @@ std::vector<RankView> views_from(const nlohmann::json& list, Nanoseconds at) {
   return views;
 }
 
-bool Roundup::begin(Nanoseconds waited, int hosts) {
+bool RankQuery::begin(Nanoseconds waited, int hosts) {
   if (until_) return false;
   until_ = Deadline(kPatience);
   waited_ = waited;
@@ -98,11 +98,11 @@ bool Roundup::begin(Nanoseconds waited, int hosts) {
   return true;
 }
 
-void Roundup::add(int node, std::vector<RankView> views) {
+void RankQuery::add(int node, std::vector<RankView> views) {
   if (until_) answers_.insert_or_assign(node, std::move(views));
 }
 
-std::optional<std::string> Roundup::take() {
+std::optional<std::string> RankQuery::take() {
   const bool complete = answers_.size() >= hosts_;
   if (!until_ || (!complete && !until_->passed())) return std::nullopt;
   until_.reset();
@@ -118,7 +118,7 @@ std::optional<std::string> Roundup::take() {
   return stuck_text(all, now(), waited_, complete);
 }
 
-std::optional<Nanoseconds> Roundup::due() const {
+std::optional<Nanoseconds> RankQuery::due() const {
   if (!until_) return std::nullopt;
   return std::max(until_->left(), Nanoseconds(0));
 }

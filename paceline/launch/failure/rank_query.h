@@ -19,7 +19,7 @@ nlohmann::json to_json(const std::vector<RankView>& views, const std::string& ho
 std::vector<RankView> views_from(const nlohmann::json& list, Nanoseconds at);
 
 /// When ranks wait in vain, node 0 asks all hosts where theirs are, and makes one table of it.
-class Roundup {
+class RankQuery {
  public:
   /// How long a launcher may take to answer.
   static constexpr Nanoseconds kPatience = std::chrono::seconds(1);

@@ -47,13 +47,13 @@ std::map<std::pair<std::string, std::uint64_t>, std::vector<int>> waiting_in(con
 
 }  // namespace
 
-JobWatch::JobWatch(const Board& board, WatchOptions options) : JobWatch(board, options, state_in_proc) {}
+JobWatch::JobWatch(const JobStatus& job_status, WatchOptions options) : JobWatch(job_status, options, state_in_proc) {}
 
-JobWatch::JobWatch(const Board& board, WatchOptions options, StateOf state_of)
-    : board_(board),
+JobWatch::JobWatch(const JobStatus& job_status, WatchOptions options, StateOf state_of)
+    : job_status_(job_status),
       options_(options),
       state_of_(std::move(state_of)),
-      slots_(static_cast<std::size_t>(board.slots())) {}
+      slots_(static_cast<std::size_t>(job_status.slots())) {}
 
 JobWatch::News JobWatch::look(Nanoseconds at) {
   const Nanoseconds passed = at - looked_.value_or(at);
@@ -63,7 +63,7 @@ JobWatch::News JobWatch::look(Nanoseconds at) {
   }
   const Nanoseconds counted = passed > kLate ? Nanoseconds(0) : passed;
   News news;
-  const std::vector<RankView> views = views_of(board_, at);
+  const std::vector<RankView> views = views_of(job_status_, at);
   Nanoseconds longest{};
   for (std::size_t i = 0; i < slots_.size(); ++i) {
     Slot& slot = slots_[i];
@@ -77,10 +77,10 @@ JobWatch::News JobWatch::look(Nanoseconds at) {
     longest = std::max(longest, slot.waited);
   }
   const bool stuck = options_.stuck > Nanoseconds(0) && longest >= options_.stuck;
-  const bool all = board_.header().world_size == board_.slots();
+  const bool all = job_status_.header().world_size == job_status_.slots();
   if (stuck && !told_) news.stuck = stuck_text(views, at, longest, all);
   news.waited = longest;
-  if (board_.header().world_size == board_.slots()) {
+  if (job_status_.header().world_size == job_status_.slots()) {
     const Nanoseconds least = options_.stuck > Nanoseconds(0) ? std::min(options_.stuck, kStandstill) : kStandstill;
     news.standstill = standstill(views, at, least);
   }
@@ -106,7 +106,7 @@ Error JobWatch::silence_of(const RankView& view, Nanoseconds silent) const {
   const bool gone = state == 'X' || state == 'Z';
   return Error(gone ? Fault::PeerDied : Fault::PeerSilent,
                fmt::format("rank {} (host {}, pid {}) sent no heartbeat for {:.1f} s, {}: {}", view.rank,
-                           board_.header().host, view.pid, seconds(silent), last_known(view), reason_for(state)),
+                           job_status_.header().host, view.pid, seconds(silent), last_known(view), reason_for(state)),
                Error::kNoRank, view.rank);
 }
 

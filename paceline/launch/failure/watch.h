@@ -18,7 +18,7 @@ struct WatchOptions {
   Nanoseconds stuck = std::chrono::seconds(30);
 };
 
-/// Tells from the job board which workers are silent and which wait in vain. Counts only what it has observed: if it
+/// Tells from the job status which workers are silent and which wait in vain. Counts only what it has observed: if it
 /// was not called for a while, it may be the machine that stood still, and it starts anew.
 class JobWatch {
  public:
@@ -29,8 +29,8 @@ class JobWatch {
   /// The state letter of a process (proc(5)); 'X' if it is gone.
   using StateOf = std::function<char(pid_t)>;
 
-  JobWatch(const Board& board, WatchOptions options);
-  JobWatch(const Board& board, WatchOptions options, StateOf state_of);
+  JobWatch(const JobStatus& job_status, WatchOptions options);
+  JobWatch(const JobStatus& job_status, WatchOptions options, StateOf state_of);
 
   struct Silent {
     int slot;
@@ -58,7 +58,7 @@ class JobWatch {
   bool is_silent(Slot& slot, const RankView& view, Nanoseconds passed);
   Error silence_of(const RankView& view, Nanoseconds silent) const;
 
-  const Board& board_;
+  const JobStatus& job_status_;
   const WatchOptions options_;
   const StateOf state_of_;
   std::vector<Slot> slots_;
@@ -66,7 +66,7 @@ class JobWatch {
   bool told_ = false;  // that ranks are stuck
 };
 
-/// Where ranks are and which of them the others wait for: of all the job, or as far as this host's board shows it.
+/// Where ranks are and which of them the others wait for: of all the job, or as far as this host's job status shows it.
 std::string stuck_text(const std::vector<RankView>& views, Nanoseconds at, Nanoseconds waited, bool all = false);
 /// The rank or ranks that the others wait for, and where they are.
 std::string root_suspect(const std::vector<RankView>& views, Nanoseconds at, bool all = false);

@@ -22,88 +22,88 @@ namespace {
 
 constexpr std::chrono::seconds kFirstNotice{2}, kNoticePeriod{5};
 
-class OtherNode final : public JobNodes {
+class Agent final : public JobNodes {
  public:
-  explicit OtherNode(const RunOptions& options)
-      : nodes_(*options.nodes), hello_(make_hello(options)), switchboard_(std::nullopt) {
+  explicit Agent(const RunOptions& options)
+      : nodes_(*options.nodes), join_request_(make_join_request(options)), channels_(std::nullopt) {
     look_for_zero();
   }
 
-  int fd() const override { return dialer_ ? dialer_->fd() : switchboard_.fd(); }
+  int fd() const override { return reconnector_ ? reconnector_->fd() : channels_.fd(); }
   std::optional<Nanoseconds> due() const override;
   void advance() override;
   std::vector<std::string> take_lines() override { return std::exchange(lines_, {}); }
   const std::optional<Placement>& placement() const override { return placement_; }
-  const std::optional<Verdict>& verdict() const override { return verdict_; }
-  void worker_ended(const WorkerEnd& end) override { switchboard_.send(line_, to_json(end)); }
-  void ranks_wait(Nanoseconds waited) override { switchboard_.send(line_, waiting_message(waited)); }
+  const std::optional<JobOutcome>& job_outcome() const override { return job_outcome_; }
+  void worker_ended(const WorkerEnd& end) override { channels_.send(line_, to_json(end)); }
+  void ranks_wait(Nanoseconds waited) override { channels_.send(line_, waiting_message(waited)); }
   bool take_question() override { return std::exchange(asked_, false); }
   void answer(const std::vector<RankView>& views) override {
-    switchboard_.send(line_, {{"kind", "ranks"}, {"ranks", to_json(views, hello_.host, now())}});
+    channels_.send(line_, {{"kind", "ranks"}, {"ranks", to_json(views, join_request_.host, now())}});
   }
-  void pass_on(const UserSignal& signal) override { switchboard_.send(line_, to_json(signal)); }
+  void pass_on(const UserSignal& signal) override { channels_.send(line_, to_json(signal)); }
   std::vector<UserSignal> take_signals() override { return std::exchange(signals_, {}); }
-  void announce(const Verdict& verdict) override;
-  void finished(const LastErrors& errors) override { switchboard_.send(line_, to_json(errors)); }
+  void announce(const JobOutcome& job_outcome) override;
+  void finished(const LastErrors& errors) override { channels_.send(line_, to_json(errors)); }
   bool all_finished() const override { return line_ < 0 || outcome_.has_value(); }
-  std::optional<Verdict> outcome() const override { return outcome_ ? outcome_ : verdict_; }
+  std::optional<JobOutcome> outcome() const override { return outcome_ ? outcome_ : job_outcome_; }
   StoreServer* store() override { return nullptr; }
   std::string rendezvous() const override { return nodes_.rendezvous; }
   std::vector<WorkerEnd> take_ends() override { return {}; }
   const LastErrors& last_errors() const override { return no_errors_; }
-  void conclude(const Verdict&) override {}
+  void conclude(const JobOutcome&) override {}
 
  private:
   void look_for_zero();
-  void join(Dialer::Result result);
+  void join(Reconnector::Result result);
   void handle(const LineEvent& event);
   void hear(const nlohmann::json& message);
   void lose_zero(const std::string& why);
 
   const NodeOptions& nodes_;
-  Hello hello_;
+  JoinRequest join_request_;
   const Deadline deadline_{nodes_.join_timeout};
-  Switchboard switchboard_;
-  std::optional<Dialer> dialer_;
+  ControlChannels channels_;
+  std::optional<Reconnector> reconnector_;
   Deadline next_notice_{kFirstNotice};
   int line_ = -1;
   std::string zero_, job_;
   std::optional<Placement> placement_;
-  std::optional<Verdict> verdict_, outcome_;
+  std::optional<JobOutcome> job_outcome_, outcome_;
   std::vector<std::string> lines_;
   bool asked_ = false;
   std::vector<UserSignal> signals_;
   const LastErrors no_errors_;
 };
 
-std::optional<Nanoseconds> OtherNode::due() const {
-  if (!dialer_) return std::nullopt;
+std::optional<Nanoseconds> Agent::due() const {
+  if (!reconnector_) return std::nullopt;
   return std::max(next_notice_.left(), Nanoseconds(0));
 }
 
-void OtherNode::advance() {
-  if (dialer_) {
-    if (auto result = dialer_->take()) {
-      dialer_.reset();
+void Agent::advance() {
+  if (reconnector_) {
+    if (auto result = reconnector_->take()) {
+      reconnector_.reset();
       join(std::move(*result));
     } else if (next_notice_.passed()) {
       next_notice_ = Deadline(kNoticePeriod);
       lines_.push_back(fmt::format("paceline: node {} looks for node 0 at {} ({}); for {:.0f} s more", nodes_.rank,
-                                   nodes_.rendezvous, dialer_->last_reason(),
+                                   nodes_.rendezvous, reconnector_->last_reason(),
                                    std::max(seconds(deadline_.left()), 0.0)));
     }
   }
-  for (const LineEvent& event : switchboard_.take_events()) {
+  for (const LineEvent& event : channels_.take_events()) {
     if (event.line == line_) handle(event);
   }
 }
 
-void OtherNode::look_for_zero() {
+void Agent::look_for_zero() {
   line_ = -1;
-  dialer_.emplace(nodes_.addresses, nodes_.secret.value_or(no_secret()), deadline_);
+  reconnector_.emplace(nodes_.addresses, nodes_.secret.value_or(no_secret()), deadline_);
 }
 
-void OtherNode::join(Dialer::Result result) {
+void Agent::join(Reconnector::Result result) {
   if (!result.socket) {
     const std::string text =
         result.other_secret
@@ -115,7 +115,7 @@ void OtherNode::join(Dialer::Result result) {
                   "node 0 was not found at {} within {} s: {}. Was it started there, and can this host reach "
                   "it?",
                   nodes_.rendezvous, nodes_.join_timeout.count(), result.why);
-    verdict_ = Verdict{.text = text, .exit_code = result.other_secret ? kExitMismatch : kExitUnavailable};
+    job_outcome_ = JobOutcome{.text = text, .exit_code = result.other_secret ? kExitMismatch : kExitUnavailable};
     return;
   }
   // Whoever took the port first would get the command line, and what the workers say.
@@ -123,21 +123,21 @@ void OtherNode::join(Dialer::Result result) {
       nodes_.secret ? ""
                     : why_not_ours(socket_owner(peer_address(result.socket.get()), local_address(result.socket.get())));
   if (!not_ours.empty()) {
-    verdict_ = Verdict{
+    job_outcome_ = JobOutcome{
         .text = fmt::format("what listens at {} is not known to be this job's node 0: {}", nodes_.rendezvous, not_ours),
         .exit_code = kExitMismatch};
     return;
   }
   try {
-    hello_.bind = nodes_.bind.empty() ? local_address(result.socket.get()).host() : nodes_.bind;
-    line_ = switchboard_.add(std::move(result.socket));
-    switchboard_.send(line_, to_json(hello_));
+    join_request_.bind = nodes_.bind.empty() ? local_address(result.socket.get()).host() : nodes_.bind;
+    line_ = channels_.add(std::move(result.socket));
+    channels_.send(line_, to_json(join_request_));
   } catch (const Error&) {
     look_for_zero();  // the connection has gone already
   }
 }
 
-void OtherNode::handle(const LineEvent& event) {
+void Agent::handle(const LineEvent& event) {
   switch (event.kind) {
     case LineEvent::Kind::Opened: return;
     case LineEvent::Kind::Message: try { hear(event.message);
@@ -150,11 +150,11 @@ void OtherNode::handle(const LineEvent& event) {
   }
 }
 
-void OtherNode::hear(const nlohmann::json& message) {
+void Agent::hear(const nlohmann::json& message) {
   const auto kind = message.at("kind").get<std::string>();
   if (kind == "refused") {
-    verdict_ = Verdict{.text = message.at("text").get<std::string>(), .exit_code = kExitMismatch};
-    outcome_ = verdict_;
+    job_outcome_ = JobOutcome{.text = message.at("text").get<std::string>(), .exit_code = kExitMismatch};
+    outcome_ = job_outcome_;
   } else if (kind == "joined") {
     job_ = message.at("job").get<std::string>();
     lines_.push_back(fmt::format("paceline: node {} has joined job {} at {}", nodes_.rank, job_, nodes_.rendezvous));
@@ -170,10 +170,10 @@ void OtherNode::hear(const nlohmann::json& message) {
                            .store_address = message.at("store").get<std::string>(),
                            .master_address = message.at("master_address").get<std::string>(),
                            .master_port = int_at(message, "master_port"),
-                           .bind = hello_.bind,
+                           .bind = join_request_.bind,
                            .secret = given.empty() ? nodes_.secret : Secret::from_hex(given)};
   } else if (kind == "leave") {
-    if (!verdict_) verdict_ = verdict_from(message);
+    if (!job_outcome_) job_outcome_ = outcome_from(message);
   } else if (kind == "where") {
     asked_ = true;
   } else if (kind == "signal") {
@@ -183,28 +183,28 @@ void OtherNode::hear(const nlohmann::json& message) {
     // Where one terminal shows all hosts' output, node 0 has said it there.
     if (!nodes_.ends_with_input) lines_.push_back(message.at("text").get<std::string>());
   } else if (kind == "over") {
-    outcome_ = verdict_from(message);
+    outcome_ = outcome_from(message);
   }
 }
 
 // Before the job runs, the connection may break and be made again.
-void OtherNode::lose_zero(const std::string& why) {
-  switchboard_.close(line_);
+void Agent::lose_zero(const std::string& why) {
+  channels_.close(line_);
   if (outcome_) return;
-  if (!placement_ && !verdict_) return look_for_zero();
+  if (!placement_ && !job_outcome_) return look_for_zero();
   line_ = -1;
-  if (!verdict_) {
-    verdict_ = Verdict{.text = fmt::format("{} is lost: {}", zero_, why),
-                       .exit_code = kExitUnavailable,
-                       .rank = 0,
-                       .fault = Fault::HostLost};
+  if (!job_outcome_) {
+    job_outcome_ = JobOutcome{.text = fmt::format("{} is lost: {}", zero_, why),
+                              .exit_code = kExitUnavailable,
+                              .rank = 0,
+                              .fault = Fault::HostLost};
   }
 }
 
-void OtherNode::announce(const Verdict& verdict) { switchboard_.send(line_, to_json("leave", verdict)); }
+void Agent::announce(const JobOutcome& job_outcome) { channels_.send(line_, to_json("leave", job_outcome)); }
 
 }  // namespace
 
-std::unique_ptr<JobNodes> make_other_node(const RunOptions& options) { return std::make_unique<OtherNode>(options); }
+std::unique_ptr<JobNodes> make_agent(const RunOptions& options) { return std::make_unique<Agent>(options); }
 
 }  // namespace paceline::launch

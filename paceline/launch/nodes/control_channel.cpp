@@ -28,12 +28,12 @@ constexpr std::size_t kMaxUnsent = std::size_t{8} << 20;
 
 }  // namespace
 
-Switchboard::Switchboard(std::optional<Guests> guests)
-    : guests_(std::move(guests)), wake_(make_event()), events_ready_(make_event()) {
+ControlChannels::ControlChannels(std::optional<Acceptor> acceptor)
+    : acceptor_(std::move(acceptor)), wake_(make_event()), events_ready_(make_event()) {
   thread_ = background_thread([this] { serve(); });
 }
 
-Switchboard::~Switchboard() {
+ControlChannels::~ControlChannels() {
   {
     const std::lock_guard lock(mutex_);
     stop_ = true;
@@ -42,14 +42,14 @@ Switchboard::~Switchboard() {
   thread_.join();
 }
 
-int Switchboard::add(UniqueFd socket) {
+int ControlChannels::add(UniqueFd socket) {
   const std::lock_guard lock(mutex_);
   const int number = open(std::move(socket));
   wake();
   return number;
 }
 
-void Switchboard::send(int line, const nlohmann::json& message) {
+void ControlChannels::send(int line, const nlohmann::json& message) {
   const std::lock_guard lock(mutex_);
   const auto found = lines_.find(line);
   if (found == lines_.end() || found->second.closing) return;
@@ -57,27 +57,27 @@ void Switchboard::send(int line, const nlohmann::json& message) {
   wake();
 }
 
-void Switchboard::close(int line) {
+void ControlChannels::close(int line) {
   const std::lock_guard lock(mutex_);
   const auto found = lines_.find(line);
   if (found != lines_.end()) found->second.closing = true;
   wake();
 }
 
-void Switchboard::stop_listening() {
+void ControlChannels::stop_listening() {
   const std::lock_guard lock(mutex_);
   stop_listening_ = true;
   wake();
 }
 
-std::vector<LineEvent> Switchboard::take_events() {
+std::vector<LineEvent> ControlChannels::take_events() {
   const std::lock_guard lock(mutex_);
   eventfd_t ignored = 0;
   ::eventfd_read(events_ready_.get(), &ignored);
   return std::exchange(events_, {});
 }
 
-void Switchboard::serve() {
+void ControlChannels::serve() {
   Nanoseconds next_beat = now() + kBeatPeriod;
   std::optional<Deadline> last_words;
   std::vector<pollfd> polled;
@@ -92,14 +92,14 @@ void Switchboard::serve() {
         for (auto& [number, line] : lines_) hang_up_when_due(line);
       }
       if (stop_ && (last_words->passed() || lines_.empty())) return;
-      if (stop_ || stop_listening_) guests_.reset();
+      if (stop_ || stop_listening_) acceptor_.reset();
       polled.assign({{wake_.get(), POLLIN, 0}});
       numbers.clear();
       for (const auto& [number, line] : lines_) {
         polled.push_back({line.socket.get(), static_cast<short>(POLLIN | (line.out.empty() ? 0 : POLLOUT)), 0});
         numbers.push_back(number);
       }
-      if (guests_) guests_->add_polled(polled);
+      if (acceptor_) acceptor_->add_polled(polled);
       timeout_ms = poll_timeout(last_words ? std::min(next_beat, now() + last_words->left()) : next_beat);
     }
     if (::poll(polled.data(), polled.size(), timeout_ms) < 0) continue;  // EINTR, or out of memory for a moment
@@ -111,8 +111,8 @@ void Switchboard::serve() {
       const auto found = lines_.find(numbers[i]);
       if (found != lines_.end() && (polled[i + 1].revents & ~POLLOUT) != 0) receive(numbers[i], found->second);
     }
-    if (guests_) {
-      for (Guests::Guest& guest : guests_->handle_polled(polled)) admit(std::move(guest));
+    if (acceptor_) {
+      for (Acceptor::Candidate& candidate : acceptor_->handle_polled(polled)) admit(std::move(candidate));
     }
     // After all that has arrived was read: it may have waited for this thread.
     if (now() >= next_beat) {
@@ -128,33 +128,33 @@ void Switchboard::serve() {
   }
 }
 
-int Switchboard::poll_timeout(Nanoseconds next_beat) const {
+int ControlChannels::poll_timeout(Nanoseconds next_beat) const {
   Nanoseconds nap = std::max(next_beat - now(), Nanoseconds(0));
-  if (const auto due = guests_ ? guests_->due() : std::nullopt) nap = std::min(nap, *due);
+  if (const auto due = acceptor_ ? acceptor_->due() : std::nullopt) nap = std::min(nap, *due);
   return static_cast<int>(std::chrono::ceil<milliseconds>(nap).count());
 }
 
 // Throws System if it has gone already.
-int Switchboard::open(UniqueFd socket) {
+int ControlChannels::open(UniqueFd socket) {
   tune(socket.get(), kTcpSilence);
   lines_.emplace(next_line_, Line{.socket = std::move(socket), .silence = Silence(now())});
   return next_line_++;
 }
 
-void Switchboard::admit(Guests::Guest guest) {
-  if (guest.introduction != introduction_for(Purpose::Launcher)) return;
+void ControlChannels::admit(Acceptor::Candidate candidate) {
+  if (candidate.introduction != introduction_for(Purpose::Launcher)) return;
   try {
-    const SocketAddress own = local_address(guest.socket.get()), peer = peer_address(guest.socket.get());
-    const int number = open(std::move(guest.socket));
-    const auto* answer = reinterpret_cast<const char*>(guest.answer.data());
-    lines_.at(number).out.assign(answer, guest.answer.size());
+    const SocketAddress own = local_address(candidate.socket.get()), peer = peer_address(candidate.socket.get());
+    const int number = open(std::move(candidate.socket));
+    const auto* answer = reinterpret_cast<const char*>(candidate.answer.data());
+    lines_.at(number).out.assign(answer, candidate.answer.size());
     report({.kind = LineEvent::Kind::Opened, .line = number, .own = own, .peer = peer});
   } catch (const Error&) {
     // It has gone already.
   }
 }
 
-void Switchboard::receive(int number, Line& line) {
+void ControlChannels::receive(int number, Line& line) {
   std::array<char, 65536> bytes;
   while (line.socket) {
     const ssize_t count = ::recv(line.socket.get(), bytes.data(), bytes.size(), MSG_DONTWAIT);
@@ -171,7 +171,7 @@ void Switchboard::receive(int number, Line& line) {
   }
 }
 
-void Switchboard::take_frames(int number, Line& line) {
+void ControlChannels::take_frames(int number, Line& line) {
   try {
     while (auto frame = take_control(line.in)) {
       if (const Beat* beat = std::get_if<Beat>(&*frame)) {
@@ -188,7 +188,7 @@ void Switchboard::take_frames(int number, Line& line) {
   }
 }
 
-void Switchboard::flush(int number, Line& line) {
+void ControlChannels::flush(int number, Line& line) {
   while (line.socket && !line.out.empty()) {
     const ssize_t count = ::send(line.socket.get(), line.out.data(), line.out.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
     if (count > 0) {
@@ -204,7 +204,7 @@ void Switchboard::flush(int number, Line& line) {
   }
 }
 
-void Switchboard::beat_and_listen() {
+void ControlChannels::beat_and_listen() {
   for (auto& [number, line] : lines_) {
     if (!line.socket || line.closing) continue;
     const Nanoseconds silent = line.silence.look(now());
@@ -219,7 +219,7 @@ void Switchboard::beat_and_listen() {
 }
 
 // Closed at once, with something of its own unread, a connection may take what we said last with it.
-void Switchboard::hang_up_when_due(Line& line) {
+void ControlChannels::hang_up_when_due(Line& line) {
   if (!line.socket || !line.closing) return;
   if (line.out.empty() && !line.close_by) {
     ::shutdown(line.socket.get(), SHUT_WR);
@@ -229,16 +229,16 @@ void Switchboard::hang_up_when_due(Line& line) {
   if (line.reported || (line.close_by && line.close_by->passed())) line.socket.reset();
 }
 
-void Switchboard::lose(int number, Line& line, const std::string& why) {
+void ControlChannels::lose(int number, Line& line, const std::string& why) {
   if (!line.closing) report({.kind = LineEvent::Kind::Closed, .line = number, .why = why});
   line.socket.reset();
 }
 
-void Switchboard::report(LineEvent event) {
+void ControlChannels::report(LineEvent event) {
   events_.push_back(std::move(event));
   signal_event(events_ready_);
 }
 
-void Switchboard::wake() { signal_event(wake_); }
+void ControlChannels::wake() { signal_event(wake_); }
 
 }  // namespace paceline::launch

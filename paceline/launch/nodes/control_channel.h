@@ -17,7 +17,7 @@
 
 namespace paceline::launch {
 
-/// What happened on one of a Switchboard's lines.
+/// What happened on one of a ControlChannels's lines.
 struct LineEvent {
   enum class Kind {
     Opened,   ///< Somebody has called, who knows the secret, from `peer` to `own`.
@@ -34,17 +34,17 @@ struct LineEvent {
 
 /// A launcher's connections to others: a thread that carries messages and sees whether the other sides are there,
 /// whatever keeps its owner busy. Methods may be called from any thread and do not block.
-class Switchboard {
+class ControlChannels {
  public:
   static constexpr Nanoseconds kBeatPeriod = std::chrono::milliseconds(500);
   static constexpr Nanoseconds kSilence = std::chrono::seconds(4);
 
-  /// With guests, those who are let in become lines. Throws System.
-  explicit Switchboard(std::optional<Guests> guests);
+  /// With acceptor, those who are let in become lines. Throws System.
+  explicit ControlChannels(std::optional<Acceptor> acceptor);
   /// Sends what was given to it and lets the other sides read it, as far as that works within a second.
-  ~Switchboard();
-  Switchboard(const Switchboard&) = delete;
-  Switchboard& operator=(const Switchboard&) = delete;
+  ~ControlChannels();
+  ControlChannels(const ControlChannels&) = delete;
+  ControlChannels& operator=(const ControlChannels&) = delete;
 
   /// A connection on which both sides have proved the secret, as a new line.
   int add(UniqueFd socket);
@@ -54,7 +54,7 @@ class Switchboard {
   /// Lets nobody in from now on.
   void stop_listening();
 
-  /// Readable while there are events to take. Owned by the switchboard.
+  /// Readable while there are events to take. Owned by the control channels.
   int fd() const { return events_ready_.get(); }
   std::vector<LineEvent> take_events();
 
@@ -73,7 +73,7 @@ class Switchboard {
   void serve();
   int poll_timeout(Nanoseconds next_beat) const;
   int open(UniqueFd socket);
-  void admit(Guests::Guest guest);
+  void admit(Acceptor::Candidate candidate);
   void receive(int number, Line& line);
   void take_frames(int number, Line& line);
   void flush(int number, Line& line);
@@ -85,7 +85,7 @@ class Switchboard {
 
   mutable std::mutex mutex_;
   std::map<int, Line> lines_;
-  std::optional<Guests> guests_;
+  std::optional<Acceptor> acceptor_;
   std::vector<LineEvent> events_;
   int next_line_ = 0;
   bool stop_ = false;

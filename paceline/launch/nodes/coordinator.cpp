@@ -30,12 +30,12 @@ constexpr std::chrono::seconds kToFinish{30};
 
 std::vector<UniqueFd> listen_at(const std::vector<SocketAddress>& addresses);
 
-class NodeZero final : public JobNodes {
+class Coordinator final : public JobNodes {
  public:
-  explicit NodeZero(const RunOptions& options)
+  explicit Coordinator(const RunOptions& options)
       : options_(options),
         nodes_(*options.nodes),
-        hello_(make_hello(options)),
+        join_request_(make_join_request(options)),
         job_(nodes_.job.empty() ? random_id() : nodes_.job),
         secret_(nodes_.secret ? *nodes_.secret : Secret::random()) {
     std::vector<UniqueFd> listeners = listen_at(nodes_.addresses);
@@ -43,35 +43,35 @@ class NodeZero final : public JobNodes {
     std::vector<SocketAddress> for_store;
     for (const SocketAddress& address : addresses_) for_store.push_back(address.with_port(0));
     store_.emplace(StoreOverTcp{.addresses = for_store, .ports = nodes_.ports, .secret = secret_});
-    switchboard_.emplace(Guests(std::move(listeners), nodes_.secret.value_or(no_secret())));
+    channels_.emplace(Acceptor(std::move(listeners), nodes_.secret.value_or(no_secret())));
     master_ = reserve_port(addresses_.front(), master_port_);
-    hello_.bind = nodes_.bind.empty() ? addresses_.front().host() : nodes_.bind;
+    join_request_.bind = nodes_.bind.empty() ? addresses_.front().host() : nodes_.bind;
     tell_where();
   }
 
-  int fd() const override { return switchboard_->fd(); }
+  int fd() const override { return channels_->fd(); }
   std::optional<Nanoseconds> due() const override;
   void advance() override;
   std::vector<std::string> take_lines() override { return std::exchange(lines_, {}); }
   const std::optional<Placement>& placement() const override { return placement_; }
-  const std::optional<Verdict>& verdict() const override { return verdict_; }
-  void worker_ended(const WorkerEnd&) override {}  // its guard announces what all should know
+  const std::optional<JobOutcome>& job_outcome() const override { return job_outcome_; }
+  void worker_ended(const WorkerEnd&) override {}  // its supervisor announces what all should know
   void ranks_wait(Nanoseconds waited) override;
   bool take_question() override { return std::exchange(asked_, false); }
   void answer(const std::vector<RankView>& views) override {
-    roundup_.add(0, views_from(to_json(views, hello_.host, now()), now()));
+    rank_query_.add(0, views_from(to_json(views, join_request_.host, now()), now()));
   }
   void pass_on(const UserSignal& signal) override { tell_all(to_json(signal)); }
   std::vector<UserSignal> take_signals() override { return std::exchange(signals_, {}); }
-  void announce(const Verdict& verdict) override;
+  void announce(const JobOutcome& job_outcome) override;
   void finished(const LastErrors&) override { finished_ = Deadline(options_.grace_after_signal() + kToFinish); }
   bool all_finished() const override;
-  std::optional<Verdict> outcome() const override { return std::nullopt; }
+  std::optional<JobOutcome> outcome() const override { return std::nullopt; }
   StoreServer* store() override { return &*store_; }
   std::string rendezvous() const override { return addresses_.front().text(); }
   std::vector<WorkerEnd> take_ends() override { return std::exchange(ends_, {}); }
   const LastErrors& last_errors() const override { return last_errors_; }
-  void conclude(const Verdict& outcome) override;
+  void conclude(const JobOutcome& outcome) override;
 
  private:
   struct Caller {
@@ -79,13 +79,13 @@ class NodeZero final : public JobNodes {
   };
   struct Node {
     int line;
-    Hello hello;
+    JoinRequest join_request;
     Caller caller;
     int first_rank = 0;
     bool finished = false, lost = false;
 
     bool waited_for() const { return !finished && !lost; }
-    std::string who() const { return hello.who(caller.peer.host()); }
+    std::string who() const { return join_request.who(caller.peer.host()); }
   };
 
   void tell_where();
@@ -104,12 +104,12 @@ class NodeZero final : public JobNodes {
 
   const RunOptions& options_;
   const NodeOptions& nodes_;
-  Hello hello_;
+  JoinRequest join_request_;
   const std::string job_;
   const Secret secret_;
   std::vector<SocketAddress> addresses_;
   std::optional<StoreServer> store_;
-  std::optional<Switchboard> switchboard_;
+  std::optional<ControlChannels> channels_;
   UniqueFd master_;
   int master_port_ = 0;
   std::map<int, Caller> callers_;  // by line: they have not said who they are
@@ -117,11 +117,11 @@ class NodeZero final : public JobNodes {
   const Deadline deadline_{nodes_.join_timeout};
   Deadline next_notice_{kNoticePeriod};
   std::optional<Placement> placement_;
-  std::optional<Verdict> verdict_;
+  std::optional<JobOutcome> job_outcome_;
   std::vector<WorkerEnd> ends_;
   LastErrors last_errors_;
   std::vector<std::string> lines_;
-  Roundup roundup_;
+  RankQuery rank_query_;
   bool asked_ = false;
   std::vector<UserSignal> signals_;
   bool announced_ = false;
@@ -149,7 +149,7 @@ std::vector<UniqueFd> listen_at(const std::vector<SocketAddress>& addresses) {
   return listeners;
 }
 
-void NodeZero::tell_where() {
+void Coordinator::tell_where() {
   if (nodes_.count == 1) return;
   const int others = nodes_.count - 1;
   const std::string at = addresses_.front().text();
@@ -176,31 +176,31 @@ void NodeZero::tell_where() {
   lines_.push_back(text);
 }
 
-std::optional<Nanoseconds> NodeZero::due() const {
+std::optional<Nanoseconds> Coordinator::due() const {
   if (finished_ && announced_ && !all_finished()) return std::max(finished_->left(), Nanoseconds(0));
-  if (placement_ || verdict_) return roundup_.due();
+  if (placement_ || job_outcome_) return rank_query_.due();
   return std::max(std::min(next_notice_.left(), deadline_.left()), Nanoseconds(0));
 }
 
-void NodeZero::advance() {
-  for (const LineEvent& event : switchboard_->take_events()) handle(event);
+void Coordinator::advance() {
+  for (const LineEvent& event : channels_->take_events()) handle(event);
   if (finished_ && announced_ && finished_->passed()) {
     for (auto& [number, node] : others_) {
       if (node.waited_for()) lose(node.line, "its workers did not end within the time that they have");
     }
   }
-  if (const auto table = roundup_.take()) {
+  if (const auto table = rank_query_.take()) {
     lines_.push_back(*table);
     tell_all({{"kind", "say"}, {"text", *table}});
   }
-  if (const auto& why = roundup_.why_none_goes_on(); why && !verdict_) verdict_ = standstill_verdict(*why);
-  if (placement_ || verdict_) return;
+  if (const auto& why = rank_query_.why_none_goes_on(); why && !job_outcome_) job_outcome_ = standstill_outcome(*why);
+  if (placement_ || job_outcome_) return;
   if (missing().empty()) begin();
   else if (deadline_.passed()) give_up();
   else if (next_notice_.passed()) notice();
 }
 
-void NodeZero::handle(const LineEvent& event) {
+void Coordinator::handle(const LineEvent& event) {
   Node* const node = node_at(event.line);
   switch (event.kind) {
     case LineEvent::Kind::Opened: {
@@ -217,62 +217,62 @@ void NodeZero::handle(const LineEvent& event) {
       } catch (const std::exception& error) {  // of the JSON library, or Corrupt
         if (node != nullptr) return lose(event.line, fmt::format("it says what nobody understands: {}", error.what()));
         callers_.erase(event.line);
-        switchboard_->close(event.line);
+        channels_->close(event.line);
       }
       return;
     case LineEvent::Kind::Closed: callers_.erase(event.line); return lose(event.line, event.why);
     case LineEvent::Kind::Silent:
-      if (callers_.erase(event.line) != 0) switchboard_->close(event.line);
+      if (callers_.erase(event.line) != 0) channels_->close(event.line);
       return lose(event.line, silence_text(event.why));
   }
 }
 
-void NodeZero::meet(int line, const nlohmann::json& message) {
-  const Hello hello = hello_from(message);
+void Coordinator::meet(int line, const nlohmann::json& message) {
+  const JoinRequest join_request = join_request_from(message);
   const Caller caller = callers_.at(line);
   const std::string address = caller.peer.host();
-  if (const std::string why = incompatibility(hello_, hello, address); !why.empty()) return refuse(line, why);
-  const auto earlier = others_.find(hello.node);
-  if (earlier != others_.end() && earlier->second.hello.token != hello.token) {
+  if (const std::string why = incompatibility(join_request_, join_request, address); !why.empty()) return refuse(line, why);
+  const auto earlier = others_.find(join_request.node);
+  if (earlier != others_.end() && earlier->second.join_request.token != join_request.token) {
     return refuse(line,
                   fmt::format("there are two launchers with --node-rank {}: host {} at {} joined first, then came "
                               "host {} at {}",
-                              hello.node, earlier->second.hello.host, earlier->second.caller.peer.text(), hello.host,
+                              join_request.node, earlier->second.join_request.host, earlier->second.caller.peer.text(), join_request.host,
                               caller.peer.text()));
   }
   if (placement_) return refuse(line, fmt::format("job {} runs already, with all of its nodes", job_));
-  if (earlier != others_.end()) switchboard_->close(earlier->second.line);  // it lost that connection
+  if (earlier != others_.end()) channels_->close(earlier->second.line);  // it lost that connection
   callers_.erase(line);
-  others_.insert_or_assign(hello.node, Node{.line = line, .hello = hello, .caller = caller});
-  switchboard_->send(line, {{"kind", "joined"}, {"job", job_}});
-  if (const std::string odd = oddity(hello_, hello, address); !odd.empty()) lines_.push_back("paceline: " + odd);
+  others_.insert_or_assign(join_request.node, Node{.line = line, .join_request = join_request, .caller = caller});
+  channels_->send(line, {{"kind", "joined"}, {"job", job_}});
+  if (const std::string odd = oddity(join_request_, join_request, address); !odd.empty()) lines_.push_back("paceline: " + odd);
   if (!missing().empty()) notice();
 }
 
-void NodeZero::refuse(int line, const std::string& why) {
+void Coordinator::refuse(int line, const std::string& why) {
   lines_.push_back("paceline: sent a launcher away: " + why);
-  switchboard_->send(line, {{"kind", "refused"}, {"text", why}});
-  switchboard_->close(line);
+  channels_->send(line, {{"kind", "refused"}, {"text", why}});
+  channels_->close(line);
   callers_.erase(line);
 }
 
-void NodeZero::hear(Node& node, const nlohmann::json& message) {
+void Coordinator::hear(Node& node, const nlohmann::json& message) {
   const auto kind = message["kind"].get<std::string>();
   if (kind == "end") {
     WorkerEnd end = end_from(message);
-    if (end.rank < node.first_rank || end.rank >= node.first_rank + node.hello.workers) {
+    if (end.rank < node.first_rank || end.rank >= node.first_rank + node.join_request.workers) {
       return lose(node.line, fmt::format("it speaks of rank {}, which is not its own", end.rank));
     }
     end.node = node.who();
     ends_.push_back(std::move(end));
   } else if (kind == "leave") {
-    if (!verdict_) verdict_ = verdict_from(message);
+    if (!job_outcome_) job_outcome_ = outcome_from(message);
   } else if (kind == "waits") {
     ranks_wait(waiting_time(message));
   } else if (kind == "ranks") {
-    roundup_.add(node.hello.node, views_from(message.at("ranks"), now()));
+    rank_query_.add(node.join_request.node, views_from(message.at("ranks"), now()));
   } else if (kind == "signal") {
-    const UserSignal signal{.number = signal_from(message).number, .node = node.hello.node};
+    const UserSignal signal{.number = signal_from(message).number, .node = node.join_request.node};
     signals_.push_back(signal);
     tell_all(to_json(signal));
   } else if (kind == "finished") {
@@ -281,56 +281,57 @@ void NodeZero::hear(Node& node, const nlohmann::json& message) {
   }
 }
 
-void NodeZero::lose(int line, const std::string& why) {
+void Coordinator::lose(int line, const std::string& why) {
   Node* const node = node_at(line);
   if (node == nullptr || node->lost) return;
-  switchboard_->close(line);
+  channels_->close(line);
   if (!placement_) {
     lines_.push_back(fmt::format("paceline: {} has left while others were waited for: {}", node->who(), why));
-    others_.erase(node->hello.node);
+    others_.erase(node->join_request.node);
     return;
   }
   node->lost = true;
   if (node->finished) return;
   const std::string text = fmt::format("{} is lost: {}", node->who(), why);
-  if (verdict_) lines_.push_back("paceline: " + text);
+  if (job_outcome_) lines_.push_back("paceline: " + text);
   else
-    verdict_ = Verdict{.text = text, .exit_code = kExitUnavailable, .rank = node->first_rank, .fault = Fault::HostLost};
+    job_outcome_ =
+        JobOutcome{.text = text, .exit_code = kExitUnavailable, .rank = node->first_rank, .fault = Fault::HostLost};
 }
 
-void NodeZero::begin() {
+void Coordinator::begin() {
   int rank = options_.workers;
   for (auto& [number, node] : others_) {
     node.first_rank = rank;
-    rank += node.hello.workers;
+    rank += node.join_request.workers;
   }
   placement_ = Placement{.node = 0,
                          .nodes = nodes_.count,
                          .first_rank = 0,
                          .world_size = rank,
-                         .who = hello_.who(addresses_.front().host()),
+                         .who = join_request_.who(addresses_.front().host()),
                          .job = job_,
                          .store_address = store_->address(),
                          .master_address = addresses_.front().host(),
                          .master_port = master_port_,
-                         .bind = hello_.bind,
+                         .bind = join_request_.bind,
                          .secret = secret_};
   for (const auto& [number, node] : others_) {
-    switchboard_->send(node.line, {{"kind", "welcome"},
-                                   {"who", node.who()},
-                                   {"zero", placement_->who},
-                                   {"first_rank", node.first_rank},
-                                   {"world_size", rank},
-                                   {"store", store_for(node)},
-                                   {"master_address", placement_->master_address},
-                                   {"master_port", master_port_},
-                                   // Only over loopback, to launchers of the same user.
-                                   {"secret", nodes_.secret ? "" : secret_.hex()}});
+    channels_->send(node.line, {{"kind", "welcome"},
+                                {"who", node.who()},
+                                {"zero", placement_->who},
+                                {"first_rank", node.first_rank},
+                                {"world_size", rank},
+                                {"store", store_for(node)},
+                                {"master_address", placement_->master_address},
+                                {"master_port", master_port_},
+                                // Only over loopback, to launchers of the same user.
+                                {"secret", nodes_.secret ? "" : secret_.hex()}});
   }
   lines_.push_back(fmt::format("paceline: all {} nodes have joined, with {} workers", nodes_.count, rank));
 }
 
-void NodeZero::notice() {
+void Coordinator::notice() {
   next_notice_ = Deadline(kNoticePeriod);
   const auto who = missing();
   lines_.push_back(fmt::format("paceline: {} of {} nodes have joined; waiting for node{} {} ({:.0f} s left)",
@@ -338,11 +339,11 @@ void NodeZero::notice() {
                                std::max(seconds(deadline_.left()), 0.0)));
 }
 
-void NodeZero::give_up() {
-  std::vector<std::string> there{hello_.who(addresses_.front().host())};
+void Coordinator::give_up() {
+  std::vector<std::string> there{join_request_.who(addresses_.front().host())};
   for (const auto& [number, node] : others_) there.push_back(node.who());
   const auto who = missing();
-  verdict_ = Verdict{
+  job_outcome_ = JobOutcome{
       .text = fmt::format("node{} {} did not join within {} s; there were {}. Was `paceline run` started on all hosts, "
                           "and can they reach {}?",
                           who.size() == 1 ? "" : "s", fmt::join(who, ", "), nodes_.join_timeout.count(),
@@ -351,30 +352,30 @@ void NodeZero::give_up() {
       .fault = Fault::NotAllJoined};
 }
 
-void NodeZero::ranks_wait(Nanoseconds waited) {
-  if (!placement_ || !roundup_.begin(waited, nodes_.count)) return;
+void Coordinator::ranks_wait(Nanoseconds waited) {
+  if (!placement_ || !rank_query_.begin(waited, nodes_.count)) return;
   asked_ = true;
   tell_all({{"kind", "where"}});
 }
 
-void NodeZero::announce(const Verdict& verdict) {
-  if (!std::exchange(announced_, true)) tell_all(to_json("leave", verdict));
+void Coordinator::announce(const JobOutcome& job_outcome) {
+  if (!std::exchange(announced_, true)) tell_all(to_json("leave", job_outcome));
 }
 
-void NodeZero::tell_all(const nlohmann::json& message) {
+void Coordinator::tell_all(const nlohmann::json& message) {
   for (const auto& [number, node] : others_) {
-    if (!node.lost) switchboard_->send(node.line, message);
+    if (!node.lost) channels_->send(node.line, message);
   }
 }
 
-bool NodeZero::all_finished() const {
+bool Coordinator::all_finished() const {
   return finished_ &&
          std::none_of(others_.begin(), others_.end(), [](const auto& entry) { return entry.second.waited_for(); });
 }
 
-void NodeZero::conclude(const Verdict& outcome) { tell_all(to_json("over", outcome)); }
+void Coordinator::conclude(const JobOutcome& outcome) { tell_all(to_json("over", outcome)); }
 
-std::vector<int> NodeZero::missing() const {
+std::vector<int> Coordinator::missing() const {
   std::vector<int> nodes;
   for (int node = 1; node < nodes_.count; ++node) {
     if (!others_.contains(node)) nodes.push_back(node);
@@ -382,7 +383,7 @@ std::vector<int> NodeZero::missing() const {
   return nodes;
 }
 
-std::string NodeZero::store_for(const Node& node) const {
+std::string Coordinator::store_for(const Node& node) const {
   // On the address by which it came, since that is known to work.
   const auto same = [&](const SocketAddress& address) { return address.host() == node.caller.own.host(); };
   const auto at = std::find_if(addresses_.begin(), addresses_.end(), same);
@@ -390,7 +391,7 @@ std::string NodeZero::store_for(const Node& node) const {
   return store_->tcp_addresses()[index];
 }
 
-NodeZero::Node* NodeZero::node_at(int line) {
+Coordinator::Node* Coordinator::node_at(int line) {
   const auto found =
       std::find_if(others_.begin(), others_.end(), [&](const auto& entry) { return entry.second.line == line; });
   return found == others_.end() ? nullptr : &found->second;
@@ -398,6 +399,6 @@ NodeZero::Node* NodeZero::node_at(int line) {
 
 }  // namespace
 
-std::unique_ptr<JobNodes> make_node_zero(const RunOptions& options) { return std::make_unique<NodeZero>(options); }
+std::unique_ptr<JobNodes> make_coordinator(const RunOptions& options) { return std::make_unique<Coordinator>(options); }
 
 }  // namespace paceline::launch

@@ -47,11 +47,11 @@ std::string this_machine() {
 
 }  // namespace
 
-std::string Hello::who(const std::string& address) const {
+std::string JoinRequest::who(const std::string& address) const {
   return fmt::format("node {} (host {} at {})", node, host, address);
 }
 
-Hello make_hello(const RunOptions& options) {
+JoinRequest make_join_request(const RunOptions& options) {
   return {.version = PACELINE_VERSION,
           .build = hash_of_file("/proc/self/exe"),
           .node = options.nodes->rank,
@@ -66,23 +66,23 @@ Hello make_hello(const RunOptions& options) {
           .token = random_id()};
 }
 
-nlohmann::json to_json(const Hello& hello) {
-  return {{"kind", "hello"},
-          {"version", hello.version},
-          {"build", hello.build},
-          {"node", hello.node},
-          {"nodes", hello.nodes},
-          {"workers", hello.workers},
-          {"host", hello.host},
-          {"machine", hello.machine},
-          {"job", hello.job},
-          {"program", hello.program},
-          {"program_hash", hello.program_hash},
-          {"bind", hello.bind},
-          {"token", hello.token}};
+nlohmann::json to_json(const JoinRequest& join_request) {
+  return {{"kind", "join_request"},
+          {"version", join_request.version},
+          {"build", join_request.build},
+          {"node", join_request.node},
+          {"nodes", join_request.nodes},
+          {"workers", join_request.workers},
+          {"host", join_request.host},
+          {"machine", join_request.machine},
+          {"job", join_request.job},
+          {"program", join_request.program},
+          {"program_hash", join_request.program_hash},
+          {"bind", join_request.bind},
+          {"token", join_request.token}};
 }
 
-Hello hello_from(const nlohmann::json& message) {
+JoinRequest join_request_from(const nlohmann::json& message) {
   return {.version = message.at("version").get<std::string>(),
           .build = message.at("build").get<std::string>(),
           .node = int_at(message, "node"),
@@ -97,7 +97,7 @@ Hello hello_from(const nlohmann::json& message) {
           .token = message.at("token").get<std::string>()};
 }
 
-std::string incompatibility(const Hello& zero, const Hello& other, const std::string& address) {
+std::string incompatibility(const JoinRequest& zero, const JoinRequest& other, const std::string& address) {
   const std::string who = other.who(address);
   if (other.version != zero.version) {
     return fmt::format("{} runs paceline {}, but node 0 runs {}; install the same on all hosts", who, other.version,
@@ -125,7 +125,7 @@ std::string incompatibility(const Hello& zero, const Hello& other, const std::st
   return "";
 }
 
-std::string oddity(const Hello& zero, const Hello& other, const std::string& address) {
+std::string oddity(const JoinRequest& zero, const JoinRequest& other, const std::string& address) {
   const std::string who = other.who(address);
   if (other.program != zero.program) {
     return fmt::format("warning: {} starts another program than node 0: \"{}\" there, \"{}\" here", who, other.program,

@@ -9,7 +9,7 @@
 namespace paceline::launch {
 
 /// What a launcher says of itself when it comes to the rendezvous.
-struct Hello {
+struct JoinRequest {
   std::string version;  ///< Of paceline.
   std::string build;    ///< A hash of its executable.
   int node = 0, nodes = 0;
@@ -27,14 +27,14 @@ struct Hello {
 };
 
 /// This launcher's own.
-Hello make_hello(const RunOptions& options);
-nlohmann::json to_json(const Hello& hello);
+JoinRequest make_join_request(const RunOptions& options);
+nlohmann::json to_json(const JoinRequest& join_request);
 /// Throws nlohmann::json::exception or Corrupt for what is none.
-Hello hello_from(const nlohmann::json& message);
+JoinRequest join_request_from(const nlohmann::json& message);
 
 /// Why a launcher of another version, or of another job, cannot take part beside node 0's; empty if it can.
-std::string incompatibility(const Hello& zero, const Hello& other, const std::string& address);
+std::string incompatibility(const JoinRequest& zero, const JoinRequest& other, const std::string& address);
 /// What is odd about it, but no error: other programs, other builds. Empty if nothing.
-std::string oddity(const Hello& zero, const Hello& other, const std::string& address);
+std::string oddity(const JoinRequest& zero, const JoinRequest& other, const std::string& address);
 
 }  // namespace paceline::launch

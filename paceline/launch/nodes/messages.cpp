@@ -69,16 +69,16 @@ WorkerEnd end_from(const nlohmann::json& message) {
   return end;
 }
 
-nlohmann::json to_json(const char* kind, const Verdict& verdict) {
+nlohmann::json to_json(const char* kind, const JobOutcome& job_outcome) {
   return {{"kind", kind},
-          {"text", verdict.text},
-          {"code", verdict.exit_code},
-          {"signal", verdict.signal},
-          {"rank", verdict.rank},
-          {"fault", label_of(verdict.fault)}};
+          {"text", job_outcome.text},
+          {"code", job_outcome.exit_code},
+          {"signal", job_outcome.signal},
+          {"rank", job_outcome.rank},
+          {"fault", label_of(job_outcome.fault)}};
 }
 
-Verdict verdict_from(const nlohmann::json& message) {
+JobOutcome outcome_from(const nlohmann::json& message) {
   return {.text = message.at("text").get<std::string>(),
           .exit_code = int_at(message, "code"),
           .signal = std::clamp(int_at(message, "signal"), 0, 64),
@@ -119,7 +119,7 @@ nlohmann::json waiting_message(Nanoseconds waited) { return {{"kind", "waits"}, 
 
 Nanoseconds waiting_time(const nlohmann::json& message) { return time_from(message.at("seconds")); }
 
-Verdict standstill_verdict(const std::string& why) {
+JobOutcome standstill_outcome(const std::string& why) {
   return {.text = why, .exit_code = kExitMismatch, .fault = Fault::WaitsCross};
 }
 

@@ -8,14 +8,14 @@
 
 namespace paceline::launch {
 
-// What launchers say to each other, as JSON. Node 0 hears: hello, end, leave, finished, waits, ranks, signal. It says:
+// What launchers say to each other, as JSON. Node 0 hears: join_request, end, leave, finished, waits, ranks, signal. It says:
 // refused, joined, welcome, leave, over, where, say, signal. All ..._from() throw nlohmann::json::exception or Corrupt
 // for what is none.
 
 nlohmann::json to_json(const WorkerEnd& end);
 WorkerEnd end_from(const nlohmann::json& message);
-nlohmann::json to_json(const char* kind, const Verdict& verdict);
-Verdict verdict_from(const nlohmann::json& message);
+nlohmann::json to_json(const char* kind, const JobOutcome& job_outcome);
+JobOutcome outcome_from(const nlohmann::json& message);
 nlohmann::json to_json(const LastErrors& errors);
 LastErrors errors_from(const nlohmann::json& message);
 
@@ -27,7 +27,7 @@ nlohmann::json waiting_message(Nanoseconds waited);
 Nanoseconds waiting_time(const nlohmann::json& message);
 
 /// That no rank can go on, for this reason.
-Verdict standstill_verdict(const std::string& why);
+JobOutcome standstill_outcome(const std::string& why);
 
 /// What a lost host's line says that was silent for so many seconds.
 std::string silence_text(const std::string& seconds);

@@ -32,7 +32,7 @@ struct Placement {
 };
 
 /// Why a job ends before its workers do.
-struct Verdict {
+struct JobOutcome {
   std::string text;
   int exit_code = 0;
   int signal = 0;               ///< If a signal to a launcher is the reason.
@@ -61,7 +61,7 @@ class JobNodes {
   /// Once all nodes have joined.
   virtual const std::optional<Placement>& placement() const = 0;
   /// Once the job has to end, for a reason that lies outside of this host.
-  virtual const std::optional<Verdict>& verdict() const = 0;
+  virtual const std::optional<JobOutcome>& job_outcome() const = 0;
 
   // What this host says.
 
@@ -77,13 +77,13 @@ class JobNodes {
   /// Those that have come to other launchers since the last call.
   virtual std::vector<UserSignal> take_signals() = 0;
   /// The job has to end. On node 0 for all reasons; on others, for one that is no worker's end.
-  virtual void announce(const Verdict& verdict) = 0;
+  virtual void announce(const JobOutcome& job_outcome) = 0;
   /// No worker is left on it. `errors` are of those that failed.
   virtual void finished(const LastErrors& errors) = 0;
   /// Nobody is left to wait for.
   virtual bool all_finished() const = 0;
   /// How the job has ended, for other nodes than 0: what node 0 said, or why that is not known.
-  virtual std::optional<Verdict> outcome() const = 0;
+  virtual std::optional<JobOutcome> outcome() const = 0;
 
   // What node 0 has beside that.
 
@@ -95,11 +95,11 @@ class JobNodes {
   virtual std::vector<WorkerEnd> take_ends() = 0;
   virtual const LastErrors& last_errors() const = 0;
   /// Tells all how the job has ended.
-  virtual void conclude(const Verdict& outcome) = 0;
+  virtual void conclude(const JobOutcome& outcome) = 0;
 };
 
 /// Listens at the rendezvous, or begins to look for it. Throws InvalidArgument and System.
-std::unique_ptr<JobNodes> make_node_zero(const RunOptions& options);
-std::unique_ptr<JobNodes> make_other_node(const RunOptions& options);
+std::unique_ptr<JobNodes> make_coordinator(const RunOptions& options);
+std::unique_ptr<JobNodes> make_agent(const RunOptions& options);
 
 }  // namespace paceline::launch

@@ -23,27 +23,27 @@ constexpr int kTimesSentAway = 5;
 
 }  // namespace
 
-Dialer::Dialer(std::vector<SocketAddress> addresses, const Secret& secret, Deadline deadline)
+Reconnector::Reconnector(std::vector<SocketAddress> addresses, const Secret& secret, Deadline deadline)
     : addresses_(std::move(addresses)), secret_(secret), deadline_(deadline), done_(make_event()), stop_(make_event()) {
-  thread_ = background_thread([this] { dial(); });
+  thread_ = background_thread([this] { connect(); });
 }
 
-Dialer::~Dialer() {
+Reconnector::~Reconnector() {
   signal_event(stop_);
   thread_.join();
 }
 
-std::optional<Dialer::Result> Dialer::take() {
+std::optional<Reconnector::Result> Reconnector::take() {
   const std::lock_guard lock(mutex_);
   return std::exchange(result_, std::nullopt);
 }
 
-std::string Dialer::last_reason() const {
+std::string Reconnector::last_reason() const {
   const std::lock_guard lock(mutex_);
   return last_reason_;
 }
 
-void Dialer::dial() {
+void Reconnector::connect() {
   milliseconds pause{50};
   for (int sent_away = 0;;) {
     std::vector<std::string> reasons;
@@ -51,9 +51,10 @@ void Dialer::dial() {
       const Deadline patience(std::clamp<Nanoseconds>(deadline_.left(), Nanoseconds(0), kOneTry));
       UniqueFd socket;
       std::string why;
-      const auto outcome = greet(address, secret_, introduction_for(Purpose::Launcher), patience, socket, why);
-      if (outcome == GreetOutcome::Met) return finish({.socket = std::move(socket), .why = ""});
-      if (outcome == GreetOutcome::HungUp && ++sent_away >= kTimesSentAway) {
+      const auto outcome =
+          connect_authenticated(address, secret_, introduction_for(Purpose::Launcher), patience, socket, why);
+      if (outcome == ConnectOutcome::Met) return finish({.socket = std::move(socket), .why = ""});
+      if (outcome == ConnectOutcome::HungUp && ++sent_away >= kTimesSentAway) {
         return finish({.socket = {}, .other_secret = true, .why = why});
       }
       reasons.push_back(why);
@@ -69,7 +70,7 @@ void Dialer::dial() {
   }
 }
 
-void Dialer::finish(Result result) {
+void Reconnector::finish(Result result) {
   const std::lock_guard lock(mutex_);
   result_ = std::move(result);
   signal_event(done_);

@@ -15,12 +15,12 @@
 namespace paceline::launch {
 
 /// Looks for node 0 at the rendezvous, again and again, on a thread of its own.
-class Dialer {
+class Reconnector {
  public:
-  Dialer(std::vector<SocketAddress> addresses, const Secret& secret, Deadline deadline);
-  ~Dialer();
-  Dialer(const Dialer&) = delete;
-  Dialer& operator=(const Dialer&) = delete;
+  Reconnector(std::vector<SocketAddress> addresses, const Secret& secret, Deadline deadline);
+  ~Reconnector();
+  Reconnector(const Reconnector&) = delete;
+  Reconnector& operator=(const Reconnector&) = delete;
 
   struct Result {
     UniqueFd socket;            ///< Both sides have proved the secret; or empty:
@@ -34,7 +34,7 @@ class Dialer {
   std::string last_reason() const;
 
  private:
-  void dial();
+  void connect();
   void finish(Result result);
 
   const std::vector<SocketAddress> addresses_;

@@ -47,10 +47,10 @@ void RemoteLaunchers::start(const NodeOptions& options, const std::string& rende
     like.input = read.get();
     StartedWorker started = start_worker(like);
     if (started.start_error != 0) {
-      failure_ = Verdict{.text = fmt::format("cannot start {} for the host {}: {}", options.ssh.front(), remote.host,
-                                             std::generic_category().message(started.start_error)),
-                         .exit_code = kExitUnavailable,
-                         .fault = Fault::HostLost};
+      failure_ = JobOutcome{.text = fmt::format("cannot start {} for the host {}: {}", options.ssh.front(), remote.host,
+                                                std::generic_category().message(started.start_error)),
+                            .exit_code = kExitUnavailable,
+                            .fault = Fault::HostLost};
     }
     output.add_launcher(std::move(started.out), std::move(started.err));
     started_.push_back({remote.host, options.ssh.front(), started.pid, std::move(write)});
@@ -66,10 +66,10 @@ void RemoteLaunchers::ended(pid_t pid, int status) {
     if (other.pid != pid || !other.alive) continue;
     other.alive = false;
     if (failure_) continue;
-    failure_ = Verdict{.text = fmt::format("{} for the host {} {} before its node joined", other.command, other.host,
-                                           describe_status(status)),
-                       .exit_code = status == 0 ? kExitUnavailable : exit_code_of(status),
-                       .fault = Fault::HostLost};
+    failure_ = JobOutcome{.text = fmt::format("{} for the host {} {} before its node joined", other.command, other.host,
+                                              describe_status(status)),
+                          .exit_code = status == 0 ? kExitUnavailable : exit_code_of(status),
+                          .fault = Fault::HostLost};
   }
 }
 

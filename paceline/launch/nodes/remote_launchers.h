@@ -25,7 +25,7 @@ class RemoteLaunchers {
   /// To be told of every process that has ended.
   void ended(pid_t pid, int status);
   /// What the first of them that has ended failed with.
-  std::optional<Verdict> failure() const { return failure_; }
+  std::optional<JobOutcome> failure() const { return failure_; }
 
  private:
   struct Started {
@@ -37,7 +37,7 @@ class RemoteLaunchers {
   };
 
   std::vector<Started> started_;
-  std::optional<Verdict> failure_;
+  std::optional<JobOutcome> failure_;
 };
 
 }  // namespace paceline::launch

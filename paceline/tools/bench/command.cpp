@@ -98,7 +98,7 @@ void add_bench_command(CLI::App& app, Invocation& invocation) {
   option("-r,--root", arguments->root, "RANK", "The root, where there is one (0)");
   option("--transport", arguments->transport, "NAME", "auto, shm or tcp (PACELINE_TRANSPORT, or auto)");
   option("--algorithm", arguments->algorithm, "NAME",
-         "auto, or one that the transport has: one_shot, slices, tickets; direct, ring; hosts (auto)");
+         "auto, or one that the transport has: one_shot, slices, chunk_queue; direct, ring; hierarchical (auto)");
   option("--buffers", arguments->buffers, "KIND",
          "registered: of Comm::allocate(), used where they lie; private: ordinary memory, copied (registered)");
   option("--warmup", arguments->warmup, "N", "Calls before each row (5)");
@@ -162,8 +162,8 @@ std::string writable_file(const std::string& option, const std::string& path) {
 BenchOptions options_of(const Arguments& arguments) {
   BenchOptions options;
   options.collective = &collective_named(arguments.collective);
-  options.workers =
-      arguments.workers.empty() ? std::max(2, usable_cpus()) : launch::whole_number("-n", arguments.workers, 1, kMaxWorkers);
+  options.workers = arguments.workers.empty() ? std::max(2, usable_cpus())
+                                              : launch::whole_number("-n", arguments.workers, 1, kMaxWorkers);
   options.dtype = dtype_named(arguments.type);
   options.reduce = reduce_op_named(arguments.op);
   options.root = launch::whole_number("--root", arguments.root, 0, kMaxWorkers);
@@ -173,7 +173,8 @@ BenchOptions options_of(const Arguments& arguments) {
   options.algorithm = algorithm_named(arguments.algorithm);
   options.buffers = buffers_named(arguments.buffers);
   options.warmup = launch::whole_number("--warmup", arguments.warmup, 0, 1'000'000);
-  if (!arguments.iterations.empty()) options.iterations = launch::whole_number("--iters", arguments.iterations, 1, 10'000'000);
+  if (!arguments.iterations.empty())
+    options.iterations = launch::whole_number("--iters", arguments.iterations, 1, 10'000'000);
   options.seconds = number("--seconds", arguments.seconds);
   if (options.seconds > 3600) throw CLI::ValidationError("--seconds", "takes at most an hour, 3600");
   if (arguments.check && arguments.no_check) throw CLI::ValidationError("--check and --no-check exclude each other");

@@ -38,11 +38,11 @@ RowSamples BenchMeter::measure(const BenchRow& row) const {
   const Operation operation = operands_.operation(row);
   operands_.write_input(row);
   comm_.barrier();
-  for (int i = 0; i < options_.warmup; ++i) comm_.carry_out(operation);
+  for (int i = 0; i < options_.warmup; ++i) comm_.run(operation);
 
   double rewrite_s = 0;
   if (options_.dirty) rewrite_s = seconds_per_call([&] { operands_.write_input(row); });
-  const Schedule calls = schedule([&] { comm_.carry_out(operation); }, rewrite_s);
+  const Schedule calls = schedule([&] { comm_.run(operation); }, rewrite_s);
   RowSamples samples;
   samples.operation.batch = calls.batch;
   Schedule kernels{.samples = 0};
@@ -50,7 +50,7 @@ RowSamples BenchMeter::measure(const BenchRow& row) const {
   if (roofline_) {
     share = roofline_->share(row);
     mapped_.write_input(row);
-    kernels = schedule([&] { share->carry_out(); }, rewrite_s);
+    kernels = schedule([&] { share->run(); }, rewrite_s);
     samples.roofline.emplace().batch = kernels.batch;
   }
 
@@ -107,7 +107,7 @@ void BenchMeter::time_calls(const BenchRow& row, const Operation& operation, std
     comm_.barrier();
     const std::int64_t switches = context_switches();
     const Nanoseconds begin = now();
-    for (std::size_t call = 0; call < own.batch; ++call) comm_.carry_out(operation);
+    for (std::size_t call = 0; call < own.batch; ++call) comm_.run(operation);
     const Nanoseconds end = now();
     own.context_switches += context_switches() - switches;
     own.entered_ns.push_back(begin.count());
@@ -123,7 +123,7 @@ void BenchMeter::time_roofline(const BenchRow& row, const Roofline::Share& share
     comm_.barrier();
     const std::int64_t cpu = cpu_time_ns();
     const Nanoseconds begin = now();
-    for (std::size_t call = 0; call < own.batch; ++call) share.carry_out();
+    for (std::size_t call = 0; call < own.batch; ++call) share.run();
     const Nanoseconds end = now();
     own.cpu_ns.push_back(cpu_time_ns() - cpu);
     own.duration_ns.push_back((end - begin).count());
@@ -135,7 +135,7 @@ std::uint64_t BenchMeter::count_wrong(const BenchRow& row, const Operation& oper
   operands_.spoil_output(row);
   operands_.write_input(row);
   comm_.barrier();
-  comm_.carry_out(operation);
+  comm_.run(operation);
   auto wrong = static_cast<std::int64_t>(operands_.count_wrong(row));
   comm_.all_reduce(std::span(&wrong, 1));
   return static_cast<std::uint64_t>(wrong);

@@ -31,10 +31,10 @@ constexpr Words<BenchTransport, 3> kTransports{
 constexpr Words<Algorithm, 7> kAlgorithms{{{"auto", Algorithm::Auto},
                                            {"one_shot", Algorithm::OneShot},
                                            {"slices", Algorithm::Slices},
-                                           {"tickets", Algorithm::Tickets},
+                                           {"chunk_queue", Algorithm::ChunkQueue},
                                            {"direct", Algorithm::Direct},
                                            {"ring", Algorithm::Ring},
-                                           {"hosts", Algorithm::Hosts}}};
+                                           {"hierarchical", Algorithm::Hierarchical}}};
 constexpr Words<BenchBuffers, 2> kBuffers{
     {{"registered", BenchBuffers::Registered}, {"private", BenchBuffers::Private}}};
 

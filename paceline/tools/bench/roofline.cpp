@@ -26,7 +26,7 @@ Roofline::Share Roofline::share(const BenchRow& row) const {
   return share;
 }
 
-void Roofline::Share::carry_out() const {
+void Roofline::Share::run() const {
   if (count_ > 0) reduce(reduce_, dtype_, sources_, destinations_, count_, weights_);
   for (const Move& copy : copies_) std::memcpy(copy.to, copy.from, move_bytes_);
   for (const Move& swap : swaps_) std::swap_ranges(swap.from, swap.from + move_bytes_, swap.to);

@@ -18,7 +18,7 @@ class Roofline {
   /// This rank's share of one row.
   class Share {
    public:
-    void carry_out() const;
+    void run() const;
 
    private:
     friend class Roofline;

@@ -18,7 +18,7 @@ int run_bench_workers(const BenchOptions& options, const std::vector<std::string
   run.executable = "/proc/self/exe";
   run.tag = false;
   run.transport = to_string(options.transport);
-  return launch::run_front(run);
+  return launch::run_launcher(run);
 }
 
 }  // namespace paceline::tools

@@ -90,11 +90,11 @@ int show(const std::string& wanted, bool json) {
 void print(const std::vector<JobView>& jobs, bool operations) {
   if (jobs.empty() && !operations) fmt::print("no jobs\n");
   for (const JobView& job : jobs) {
-    fmt::print("job {} (launcher {}, {:.0f} s, {} of {} ranks on {}): {}\n", job.name, job.front, seconds(job.age),
+    fmt::print("job {} (launcher {}, {:.0f} s, {} of {} ranks on {}): {}\n", job.name, job.launcher, seconds(job.age),
                job.ranks.size(), job.world_size, job.host, job.program);
     if (!job.failure.empty()) fmt::print("  failed: {}\n", job.failure);
     fmt::print("{}", rank_table(job.ranks, job.at));
-    if (operations) fmt::print("{}", operations_text(job.ranks, BoardSlot::kOperations, job.at));
+    if (operations) fmt::print("{}", operations_text(job.ranks, StatusSlot::kOperations, job.at));
   }
 }
 
@@ -126,7 +126,7 @@ nlohmann::json to_json(const JobView& job) {
                      {"operations", operations}});
   }
   return {{"job", job.name},
-          {"launcher", job.front},
+          {"launcher", job.launcher},
           {"age_s", seconds(job.age)},
           {"host", job.host},
           {"program", job.program},

@@ -23,10 +23,10 @@ std::string text_of(const char (&bytes)[kBytes]) {
   return text;
 }
 
-/// The board that this process owns, if it is a launcher's guard.
+/// The job status that this process owns, if it is a launcher's supervisor.
 std::optional<JobView> job_of(pid_t pid) {
   std::error_code none;
-  const std::string wanted = fmt::format("/memfd:{} (deleted)", Board::kName);
+  const std::string wanted = fmt::format("/memfd:{} (deleted)", JobStatus::kName);
   for (fs::directory_iterator entry(fmt::format("/proc/{}/fd", pid), none), end; entry != end; entry.increment(none)) {
     if (none) break;
     std::error_code gone;
@@ -34,23 +34,23 @@ std::optional<JobView> job_of(pid_t pid) {
     UniqueFd fd(::open(entry->path().c_str(), O_RDONLY | O_CLOEXEC));
     if (!fd) continue;
     try {
-      const Board board(std::move(fd));
-      const BoardHeader& header = board.header();
+      const JobStatus job_status(std::move(fd));
+      const StatusHeader& header = job_status.header();
       if (header.launcher != pid) continue;  // a worker, which has inherited it
       JobView job;
       job.at = now();
       job.name = text_of(header.job);
-      job.front = header.front;
-      job.guard = pid;
+      job.launcher = header.launcher;
+      job.supervisor = pid;
       job.host = text_of(header.host);
       job.program = text_of(header.program);
       job.world_size = header.world_size;
       job.age = job.at - Nanoseconds(header.started);
-      if (board.failed()) job.failure = text_of(header.failure.message);
-      job.ranks = views_of(board, job.at);
+      if (job_status.failed()) job.failure = text_of(header.failure.message);
+      job.ranks = views_of(job_status, job.at);
       return job;
     } catch (const Error&) {
-      continue;  // a file of that name which is no board, or one of another version
+      continue;  // a file of that name which is no job_status, or one of another version
     }
   }
   return std::nullopt;
@@ -60,7 +60,7 @@ std::optional<JobView> job_of(pid_t pid) {
 
 bool JobView::is(const std::string& wanted) const {
   if (wanted == name) return true;
-  std::vector<pid_t> pids{front, guard};
+  std::vector<pid_t> pids{launcher, supervisor};
   for (const RankView& rank : ranks) pids.push_back(rank.pid);
   return std::any_of(pids.begin(), pids.end(), [&](pid_t pid) { return std::to_string(pid) == wanted; });
 }

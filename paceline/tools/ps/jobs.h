@@ -9,10 +9,10 @@
 
 namespace paceline::tools {
 
-/// What a job's board shows.
+/// What a job's job status shows.
 struct JobView {
   std::string name = {};  ///< PACELINE_JOB
-  pid_t front = 0, guard = 0;
+  pid_t launcher = 0, supervisor = 0;
   std::string host = {}, program = {};
   int world_size = 0;
   Nanoseconds at{};                  ///< When this was read.

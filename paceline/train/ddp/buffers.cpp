@@ -53,14 +53,14 @@ void DistributedDataParallel::State::sync_buffers(Buffers how, int root, double 
   const torch::Tensor values = packed(averaged, torch::kFloat64);
   if (values.numel() > 0) {
     auto* data = static_cast<std::byte*>(values.data_ptr());
-    comm.carry_out({.kind = Collective::AllReduce,
-                    .dtype = Dtype::Float64,
-                    .reduce = ReduceOp::Mean,
-                    .count = static_cast<std::size_t>(values.numel()),
-                    .in = data,
-                    .out = data,
-                    .weight = own_weight,
-                    .label = "buffers"});
+    comm.run({.kind = Collective::AllReduce,
+              .dtype = Dtype::Float64,
+              .reduce = ReduceOp::Mean,
+              .count = static_cast<std::size_t>(values.numel()),
+              .in = data,
+              .out = data,
+              .weight = own_weight,
+              .label = "buffers"});
     unpack(values, averaged);
   }
   broadcast_buffers(comm, others, root);

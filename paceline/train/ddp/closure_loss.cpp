@@ -21,12 +21,12 @@ struct Told {
 
 std::vector<Told> exchange(const Comm& comm, Told own) {
   std::vector<Told> all(static_cast<std::size_t>(comm.world_size()));
-  comm.carry_out({.kind = Collective::AllGather,
-                  .dtype = Dtype::Float64,
-                  .count = sizeof own / sizeof(double),
-                  .in = reinterpret_cast<const std::byte*>(&own),
-                  .out = reinterpret_cast<std::byte*>(all.data()),
-                  .label = "a closure's loss"});
+  comm.run({.kind = Collective::AllGather,
+            .dtype = Dtype::Float64,
+            .count = sizeof own / sizeof(double),
+            .in = reinterpret_cast<const std::byte*>(&own),
+            .out = reinterpret_cast<std::byte*>(all.data()),
+            .label = "a closure's loss"});
   return all;
 }
 

@@ -60,7 +60,7 @@ struct DistributedDataParallel::State {
   void look_at_gradients();
   void forget_cleared();
 
-  // What the ranks decide in a round, by what all of them said (verdict.cpp).
+  // What the ranks decide in a round, by what all of them said (outcome.cpp).
   void judge();
   bool judge_uneven();
   int first_active() const;
@@ -102,7 +102,7 @@ struct DistributedDataParallel::State {
   std::uint64_t probe(std::size_t index) const;
   bool was_cleared(std::size_t index) const;
   void require_watched();
-  void require_equal_passes();
+  void require_equal_backwards();
   void require_still_frozen();
   [[noreturn]] void fail(ErrorCode code, const std::string& what);
   [[noreturn]] void fail_abandoned();

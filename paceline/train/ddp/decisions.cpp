@@ -17,7 +17,7 @@ void DistributedDataParallel::State::judge() {
   judge_finite(dropped);
   compare_replicas();
   if (reducer.rounds() > 1) return;
-  for (const auto& [a, b] : reducer.twins()) {
+  for (const auto& [a, b] : reducer.duplicate_batches()) {
     recorder.add_finding(
         {.id = "same_batch",
          .severity = Severity::Error,

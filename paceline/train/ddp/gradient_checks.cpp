@@ -117,7 +117,7 @@ void DistributedDataParallel::State::require_no_graph(std::size_t index) {
 }
 
 // The mean of sums over different numbers of backwards is not what anybody wants. Who had none adds zeros.
-void DistributedDataParallel::State::require_equal_passes() {
+void DistributedDataParallel::State::require_equal_backwards() {
   if (options.reduction != Reduction::Mean) return;
   const auto all = reducer.prologues();
   const auto counts = [](const StepPrologue& rank) { return rank.passes > 0; };

@@ -147,7 +147,7 @@ void DistributedDataParallel::State::finish_round() {
     look_for_not_finite();
   }
   if (reducer.finish(end)) move_gradients();
-  require_equal_passes();
+  require_equal_backwards();
   for (auto& [index, before] : absent) {
     if (reducer.took_part(index)) {
       if (!users_own[index]) parameters[index].tensor.mutable_grad() = slots[index];

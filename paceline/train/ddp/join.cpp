@@ -49,12 +49,12 @@ void DistributedDataParallel::State::join() {
 void DistributedDataParallel::State::require_all_ended() {
   const std::uint8_t here = 1;
   std::vector<std::uint8_t> all(static_cast<std::size_t>(comm.world_size()));
-  batch_norm_link->comm.carry_out({.kind = Collective::AllGather,
-                                   .dtype = Dtype::UInt8,
-                                   .count = 1,
-                                   .in = reinterpret_cast<const std::byte*>(&here),
-                                   .out = reinterpret_cast<std::byte*>(all.data()),
-                                   .label = "no more batches"});
+  batch_norm_link->comm.run({.kind = Collective::AllGather,
+                             .dtype = Dtype::UInt8,
+                             .count = 1,
+                             .in = reinterpret_cast<const std::byte*>(&here),
+                             .out = reinterpret_cast<std::byte*>(all.data()),
+                             .label = "no more batches"});
 }
 
 // Its learning rates, moments and steps came from a loop that this rank was no part of.

@@ -85,7 +85,7 @@ std::vector<std::vector<std::byte>> results(const Case& one, ThreadEngine engine
               for (int round = 0; round < 2; ++round) {
                 if (round == 1 && one.in_place) break;
                 if (one.started) comm.start(operation).wait();
-                else comm.carry_out(operation);
+                else comm.run(operation);
               }
               all[rank].assign(out, out + bytes);
             },
@@ -121,20 +121,20 @@ Case random_case(std::uint64_t seed) {
   return one;
 }
 
-TEST(HostChain, HasTheBitsOfOneHost) {
+TEST(Hierarchical, HasTheBitsOfOneHost) {
   std::uint64_t seed = test::seed();
   for (int round = 0; round < 40; ++round, ++seed) {
     const Case one = random_case(seed);
     SCOPED_TRACE(one.text());
     const auto inside = results(one, ThreadEngine::SharedMemory, Algorithm::Auto);
-    const auto over_hosts = results(one, ThreadEngine::Hosts, Algorithm::Hosts);
+    const auto over_hosts = results(one, ThreadEngine::Hosts, Algorithm::Hierarchical);
     for (std::size_t rank = 0; rank < inside.size(); ++rank) {
       ASSERT_TRUE(inside[0] == over_hosts[rank]) << "rank " << rank;
     }
   }
 }
 
-TEST(HostChain, IsWhatLargeAllReducesTakeWhereHostsShare) {
+TEST(Hierarchical, IsWhatLargeAllReducesTakeWhereHostsShare) {
   const auto choice = [](std::vector<int> ranks_per_host, const Operation& operation) {
     Algorithm chosen{};
     run_ranks(4,
@@ -145,14 +145,14 @@ TEST(HostChain, IsWhatLargeAllReducesTakeWhereHostsShare) {
     return chosen;
   };
   Operation operation{.kind = Collective::AllReduce, .dtype = Dtype::Float32, .count = 100'000};
-  EXPECT_EQ(choice({2}, operation), Algorithm::Hosts);
-  EXPECT_EQ(choice({3}, operation), Algorithm::Hosts);
+  EXPECT_EQ(choice({2}, operation), Algorithm::Hierarchical);
+  EXPECT_EQ(choice({3}, operation), Algorithm::Hierarchical);
   EXPECT_EQ(choice({1}, operation), Algorithm::Direct);
   const Algorithm inside = choice({4}, operation);
-  EXPECT_TRUE(inside == Algorithm::Slices || inside == Algorithm::Tickets) << to_string(inside);
+  EXPECT_TRUE(inside == Algorithm::Slices || inside == Algorithm::ChunkQueue) << to_string(inside);
   operation.dtype = Dtype::BFloat16;
   EXPECT_EQ(choice({2}, operation), Algorithm::Direct);
-  operation.algorithm = Algorithm::Hosts;
+  operation.algorithm = Algorithm::Hierarchical;
   EXPECT_THROW(choice({2}, operation), Error);
   EXPECT_THROW(choice({1}, operation), Error);
 }

@@ -299,7 +299,7 @@ TEST_P(Schedules, WhatThereIsNotIsRefused) {
               {.kind = Collective::AllReduce, .dtype = dtype, .algorithm = Algorithm::Ring, .count = data.size()}),
           Error);
     }
-    refused({.kind = Collective::AllReduce, .algorithm = Algorithm::Tickets});
+    refused({.kind = Collective::AllReduce, .algorithm = Algorithm::ChunkQueue});
     EXPECT_EQ(comm.sum(1), n());
   });
 }

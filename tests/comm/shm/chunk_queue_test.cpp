@@ -10,7 +10,7 @@
 namespace paceline {
 namespace {
 
-std::vector<std::uint32_t> take_all(ShmTickets tickets) {
+std::vector<std::uint32_t> take_all(ChunkQueue tickets) {
   std::vector<std::uint32_t> chunks;
   while (const auto chunk = tickets.take_own()) chunks.push_back(*chunk);
   while (const auto chunk = tickets.take_any()) chunks.push_back(*chunk);
@@ -25,12 +25,12 @@ TEST(Tickets, EachChunkIsGivenOnceWhoeverAsks) {
     std::vector<std::atomic<int>> given(chunks);
     std::atomic<int> last = 0;
     std::vector<std::thread> threads;
-    for (int rank = 0; rank < kRanks; ++rank) ShmTickets::prepare(world.control(rank), number);
+    for (int rank = 0; rank < kRanks; ++rank) ChunkQueue::prepare(world.control(rank), number);
     for (int rank = 0; rank < kRanks; ++rank) {
       threads.emplace_back([&, rank] {
         const ShmGroup group = world.group(rank);
         const ShmView view(group);
-        ShmTickets tickets(view, number, chunks);
+        ChunkQueue tickets(view, number, chunks);
         for (const std::uint32_t chunk : take_all(tickets)) {
           ++given[chunk];
           last += tickets.give_back();
@@ -42,7 +42,7 @@ TEST(Tickets, EachChunkIsGivenOnceWhoeverAsks) {
     EXPECT_EQ(last, chunks > 0) << "one of them was the last";
     const ShmGroup group = world.group(0);
     const ShmView view(group);
-    EXPECT_TRUE(ShmTickets(view, number, chunks).all_done());
+    EXPECT_TRUE(ChunkQueue(view, number, chunks).all_done());
   }
 }
 
@@ -52,8 +52,8 @@ TEST(Tickets, KnowAnOperationFromTheOneOf2To32Before) {
   const ShmGroup group = world.group(0);
   const ShmView view(group);
   for (const std::uint64_t number : {std::uint64_t{5}, (std::uint64_t{1} << 32) + 5, (std::uint64_t{1} << 33) + 5}) {
-    for (int rank = 0; rank < 2; ++rank) ShmTickets::prepare(world.control(rank), number);
-    ShmTickets tickets(view, number, 6);
+    for (int rank = 0; rank < 2; ++rank) ChunkQueue::prepare(world.control(rank), number);
+    ChunkQueue tickets(view, number, 6);
     EXPECT_FALSE(tickets.all_done());
     EXPECT_EQ(take_all(tickets).size(), 6u);
     for (int i = 0; i < 6; ++i) EXPECT_EQ(tickets.give_back(), i == 5);

@@ -74,7 +74,7 @@ TEST(Worker, DISABLED_AVictimIsKilled) {
     if (comm.rank() == number_from("TEST_VICTIM")) die_after(std::chrono::microseconds(number_from("TEST_AFTER_US")));
     for (int step = 0;; ++step) {
       const std::size_t sizes[] = {1, 700, 20'000, kMost};
-      const Algorithm algorithms[] = {Algorithm::Auto, Algorithm::Slices, Algorithm::Tickets};
+      const Algorithm algorithms[] = {Algorithm::Auto, Algorithm::Slices, Algorithm::ChunkQueue};
       const auto data = memory.first(sizes[step % 4]);
       std::fill(data.begin(), data.end(), static_cast<float>(step % 100 + comm.rank()));
       auto* const at = reinterpret_cast<std::byte*>(data.data());
@@ -121,7 +121,7 @@ void die_in_share(const Comm& comm, Algorithm algorithm) {
 }
 
 TEST(Worker, DISABLED_RankTwoDiesWithATicket) {
-  as_worker([](const Comm& comm) { die_in_share(comm, Algorithm::Tickets); });
+  as_worker([](const Comm& comm) { die_in_share(comm, Algorithm::ChunkQueue); });
 }
 
 TEST(Worker, DISABLED_RankTwoDiesInItsSlice) {

@@ -34,13 +34,13 @@ const Wait kWaits[] = {
      }},
     {"Tickets",  // rank 0 has taken a chunk and does not give it back
      [](const ShmWorld& world, Buffer (&buffers)[2]) {
-       const auto number = test::start(world.engine(0), test::sum_of(buffers[0].data(), kMany, Algorithm::Tickets));
+       const auto number = test::start(world.engine(0), test::sum_of(buffers[0].data(), kMany, Algorithm::ChunkQueue));
        const ShmGroup group = world.group(0);
        const ShmView view(group);
-       ASSERT_TRUE(ShmTickets(view, number, 2).take_own());
+       ASSERT_TRUE(ChunkQueue(view, number, 2).take_own());
      },
      [](ShmEngine& engine, Buffer& buffer) {
-       engine.wait(test::start(engine, test::sum_of(buffer.data(), kMany, Algorithm::Tickets)));
+       engine.wait(test::start(engine, test::sum_of(buffer.data(), kMany, Algorithm::ChunkQueue)));
      }},
     {"SlotReuse",  // rank 0 has come to 64 operations and looked at none of them since
      [](const ShmWorld& world, Buffer (&buffers)[2]) {

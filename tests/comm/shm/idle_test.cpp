@@ -45,7 +45,7 @@ TEST(Idle, ARankThatWaitsForAnArrivalUsesLittleOfAProcessor) { expect_cheap_wait
 
 TEST(Idle, ARankThatWaitsForAnothersShareUsesLittleOfAProcessor) { expect_cheap_wait(2, Algorithm::Slices, 1); }
 
-TEST(Idle, SoDoManyMoreRanksThanProcessors) { expect_cheap_wait(2 * usable_cpus() + 4, Algorithm::Tickets, 0); }
+TEST(Idle, SoDoManyMoreRanksThanProcessors) { expect_cheap_wait(2 * usable_cpus() + 4, Algorithm::ChunkQueue, 0); }
 
 }  // namespace
 }  // namespace paceline

@@ -59,7 +59,7 @@ TEST_P(Differences, AreAMismatchOnAllRanksBeforeAnythingIsTouched) {
     if (comm.rank() == 1) GetParam().deviate(operation);
     std::string first, second;
     try {
-      comm.carry_out(operation);
+      comm.run(operation);
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), ErrorCode::Mismatch);
       first = error.message();
@@ -105,7 +105,7 @@ INSTANTIATE_TEST_SUITE_P(
                    "broadcast #1 (float32 x 6000, root 2)"},
         Difference{"RootOfScatter", Collective::Scatter, [](Operation& o) { o.root = 1; },
                    "scatter #1 (float32 x 6000, root 1)"},
-        Difference{"Algorithm", Collective::AllReduce, [](Operation& o) { o.algorithm = Algorithm::Tickets; },
+        Difference{"Algorithm", Collective::AllReduce, [](Operation& o) { o.algorithm = Algorithm::ChunkQueue; },
                    "all_reduce #1 (float32 x 6000, sum, tickets)"},
         Difference{"InPlace", Collective::AllToAll, [](Operation& o) { o.out = const_cast<std::byte*>(o.in); },
                    "all_to_all #1 (float32 x 6000, in place)"},
@@ -135,7 +135,7 @@ TEST(Mismatch, OfABlockingCallWithAStartedOne) {
            const Memory memory(comm);
            const Operation sum = memory.call(Collective::AllReduce, count);
            if (comm.rank() == 1) comm.start(sum).wait();
-           else comm.carry_out(sum);
+           else comm.run(sum);
          })) {
       EXPECT_EQ(error.code(), ErrorCode::Mismatch) << error.what();
       EXPECT_NE(error.message().find("started"), std::string::npos) << error.what();
@@ -152,7 +152,7 @@ TEST(Mismatch, OfWhatOneRankSendsAndAnotherExpects) {
          Operation operation = memory.call(Collective::AllToAll, 0);
          operation.counts = sends;
          operation.receive_counts = receives;
-         comm.carry_out(operation);
+         comm.run(operation);
        })) {
     EXPECT_EQ(error.code(), ErrorCode::Mismatch) << error.what();
     EXPECT_NE(error.message().find("rank 2 sends 2000 elements to rank 1, which expects 1999"), std::string::npos)
@@ -164,7 +164,7 @@ TEST(Mismatch, OfARankThatSkipsAnOperation) {
   for (const Error& error : errors_of([](const Comm& comm) {
          const Memory memory(comm);
          for (int step = 0; step < 10; ++step) {
-           if (comm.rank() != 1 || step != 5) comm.carry_out(memory.call(Collective::AllReduce));
+           if (comm.rank() != 1 || step != 5) comm.run(memory.call(Collective::AllReduce));
            comm.barrier();
          }
        })) {
@@ -178,7 +178,7 @@ TEST(Mismatch, OfARankThatSkipsAnOperation) {
 TEST(Mismatch, OfARankThatSkipsTheLastOperationIsALostPeer) {
   const auto errors = errors_of([](const Comm& comm) {
     const Memory memory(comm);
-    for (int step = 0; step < (comm.rank() == 1 ? 9 : 10); ++step) comm.carry_out(memory.call(Collective::AllReduce));
+    for (int step = 0; step < (comm.rank() == 1 ? 9 : 10); ++step) comm.run(memory.call(Collective::AllReduce));
   });
   for (const int rank : {0, 2}) {
     EXPECT_EQ(errors[rank].code(), ErrorCode::PeerLost) << errors[rank].what();

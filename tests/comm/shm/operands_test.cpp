@@ -32,7 +32,7 @@ TEST(Operands, SizesThatNoMemoryHasAndNullsAreRefused) {
     std::byte* const at = bytes_of(some);
     const std::size_t huge = std::size_t{1} << 62;  // times 4 bytes, or 4 ranks: 0
     const auto refuse = [&](const char* says, const Operation& operation) {
-      refused(says, [&] { comm.carry_out(operation); });
+      refused(says, [&] { comm.run(operation); });
       refused(says, [&] { comm.start(operation); });
     };
     for (const Collective kind : {Collective::AllReduce, Collective::Reduce, Collective::Broadcast,
@@ -60,7 +60,7 @@ TEST(Operands, NothingMayLieAnywhere) {
     for (int kind = 0; kind < 9; ++kind) {
       Operation operation{.kind = static_cast<Collective>(kind), .dtype = Dtype::Float32};
       if (comm.rank() == 1) operation.in = bytes_of(in), operation.out = bytes_of(out);
-      comm.carry_out(operation);
+      comm.run(operation);
       comm.start(operation).wait();
     }
     EXPECT_EQ(comm.sum(1), 2);
@@ -110,7 +110,7 @@ TEST(Operands, WhatLiesBetweenPartsStays) {
                                     .out = reinterpret_cast<std::byte*>(all.data()),
                                     .out_stride = stride};
           if (started) comm.start(operation).wait();
-          else comm.carry_out(operation);
+          else comm.run(operation);
           for (std::size_t i = 0; i < all.size(); ++i) {
             const std::size_t part = i / stride;
             ASSERT_EQ(all[i], i % stride < count ? static_cast<float>(part + 1) : -1.0f)
@@ -128,7 +128,7 @@ TEST(Operands, WhatLiesBetweenPartsStays) {
 TEST(FreedOperands, AreSummedUpAsTheyWere) {
   constexpr std::size_t kFloats = 300'000;
   test::ShmWorld world(2);
-  for (const Algorithm algorithm : {Algorithm::Tickets, Algorithm::Slices}) {
+  for (const Algorithm algorithm : {Algorithm::ChunkQueue, Algorithm::Slices}) {
     Buffer first = world.engine(0).allocate(kFloats * sizeof(float));
     const Buffer second = world.engine(1).allocate(kFloats * sizeof(float));
     for (float& x : test::floats_of(first)) x = 1;
@@ -152,7 +152,7 @@ TEST(FreedOperands, AreSummedUpAsTheyWere) {
 TEST(FreedOperands, OfAWorkThatNobodyKeepsAreSummedUpAsTheyWere) {
   test::on_ranks(2, ThreadEngine::SharedMemory, [](const Comm& comm) {
     std::vector<float> data(300'000, static_cast<float>(comm.rank() + 1));
-    const Operation sum = test::sum_of(bytes_of(data), data.size(), Algorithm::Tickets);
+    const Operation sum = test::sum_of(bytes_of(data), data.size(), Algorithm::ChunkQueue);
     if (comm.rank() == 0) {
       comm.start(sum);
       comm.barrier();
@@ -170,10 +170,11 @@ TEST(FreedOperands, StayWhenTheCommunicatorEndsFirst) {
   Buffer first = world.engine(0).allocate(1'200'000);
   const Buffer second = world.engine(1).allocate(1'200'000);
   for (float& x : test::floats_of(first)) x = 1;
-  test::start(world.engine(0), test::sum_of(first.data(), 300'000, Algorithm::Tickets));
+  test::start(world.engine(0), test::sum_of(first.data(), 300'000, Algorithm::ChunkQueue));
   world.end(0);
   first = {};
-  const std::uint64_t number = test::start(world.engine(1), test::sum_of(second.data(), 300'000, Algorithm::Tickets));
+  const std::uint64_t number =
+      test::start(world.engine(1), test::sum_of(second.data(), 300'000, Algorithm::ChunkQueue));
   world.engine(1).wait(number);  // all chunks are there for rank 1 to take
   for (const float x : test::floats_of(second)) ASSERT_EQ(x, 1.0f);
 }

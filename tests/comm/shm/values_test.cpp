@@ -17,7 +17,7 @@
 namespace paceline {
 namespace {
 
-constexpr Algorithm kAlgorithms[] = {Algorithm::OneShot, Algorithm::Slices, Algorithm::Tickets};
+constexpr Algorithm kAlgorithms[] = {Algorithm::OneShot, Algorithm::Slices, Algorithm::ChunkQueue};
 constexpr Dtype kFloatTypes[] = {Dtype::Float32, Dtype::Float64, Dtype::Float16, Dtype::BFloat16};
 constexpr ReduceOp kOps[] = {ReduceOp::Sum, ReduceOp::Mean, ReduceOp::Min, ReduceOp::Max};
 
@@ -25,14 +25,14 @@ std::vector<std::byte> reduced(const Comm& comm, Dtype dtype, ReduceOp op, Algor
                                std::span<const std::byte> own, double weight = 1) {
   const Buffer buffer = comm.allocate(own.size());
   std::memcpy(buffer.data(), own.data(), own.size());
-  comm.carry_out({.kind = Collective::AllReduce,
-                  .dtype = dtype,
-                  .reduce = op,
-                  .algorithm = algorithm,
-                  .count = own.size() / size_of(dtype),
-                  .in = buffer.data(),
-                  .out = buffer.data(),
-                  .weight = weight});
+  comm.run({.kind = Collective::AllReduce,
+            .dtype = dtype,
+            .reduce = op,
+            .algorithm = algorithm,
+            .count = own.size() / size_of(dtype),
+            .in = buffer.data(),
+            .out = buffer.data(),
+            .weight = weight});
   return {buffer.data(), buffer.data() + own.size()};
 }
 
@@ -98,7 +98,7 @@ std::uint64_t hash_of_results(const Comm& comm, std::uint64_t seed) {
         const auto own = any_bits(seed, comm.rank(), bytes);
         const auto one_shot = reduced(comm, dtype, op, Algorithm::OneShot, own);
         hashes.push_back(hash_of(one_shot));
-        for (const Algorithm algorithm : {Algorithm::Slices, Algorithm::Tickets}) {
+        for (const Algorithm algorithm : {Algorithm::Slices, Algorithm::ChunkQueue}) {
           const auto result = reduced(comm, dtype, op, algorithm, own);
           require_equal(dtype, op, algorithm, result, one_shot);
           hashes.push_back(hash_of(result));
@@ -107,8 +107,8 @@ std::uint64_t hash_of_results(const Comm& comm, std::uint64_t seed) {
       // Several chunks, and slices that end anywhere.
       const auto own = any_bits(seed, comm.rank(), 300'000 + 8 * (seed % 50));
       const auto slices = reduced(comm, dtype, op, Algorithm::Slices, own);
-      const auto tickets = reduced(comm, dtype, op, Algorithm::Tickets, own);
-      require_equal(dtype, op, Algorithm::Tickets, tickets, slices);
+      const auto tickets = reduced(comm, dtype, op, Algorithm::ChunkQueue, own);
+      require_equal(dtype, op, Algorithm::ChunkQueue, tickets, slices);
       hashes.push_back(hash_of(slices));
       hashes.push_back(hash_of(tickets));
     }

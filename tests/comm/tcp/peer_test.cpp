@@ -39,9 +39,9 @@ class Peer {
     std::string segment_bytes, all_reduce, secret, why;
     terms >> generation >> segment_bytes >> all_reduce >> secret;
     stream_ = {.sender = 1, .generation = generation};
-    const auto outcome = greet(test::address_of_rank_0(store), Secret::from_hex(secret), {generation, 1, 0, 2},
-                               Deadline(60s), socket_, why);
-    EXPECT_EQ(outcome, GreetOutcome::Met) << why;
+    const auto outcome = connect_authenticated(test::address_of_rank_0(store), Secret::from_hex(secret),
+                                               {generation, 1, 0, 2}, Deadline(60s), socket_, why);
+    EXPECT_EQ(outcome, ConnectOutcome::Met) << why;
   }
 
   void send(FrameKind kind, const Call& call, std::span<const std::byte> payload) {
@@ -138,7 +138,7 @@ class PeerLies : public testing::TestWithParam<Lie> {};
 
 TEST_P(PeerLies, IsCorrupt) {
   std::array data = kData;
-  const auto error = thrown([&](const Comm& comm) { comm.carry_out(some_mean(data)); },
+  const auto error = thrown([&](const Comm& comm) { comm.run(some_mean(data)); },
                             [&](Peer& peer) {
                               Call call = honest();
                               GetParam().tell(call);
@@ -153,7 +153,7 @@ INSTANTIATE_TEST_SUITE_P(Each, PeerLies, testing::ValuesIn(kLies),
 
 TEST(Peer, ThatSpeaksTheTruthIsAddedUp) {
   std::array data{3.0F, 4.0F, 5.0F};
-  const auto error = thrown([&](const Comm& comm) { comm.carry_out(some_mean(data)); },
+  const auto error = thrown([&](const Comm& comm) { comm.run(some_mean(data)); },
                             [&](Peer& peer) { peer.send(FrameKind::Call, honest(), std::as_bytes(std::span(kData))); });
   EXPECT_FALSE(error) << error->what();
   EXPECT_EQ(data, (std::array{2.0F, 3.0F, 4.0F}));
@@ -162,14 +162,14 @@ TEST(Peer, ThatSpeaksTheTruthIsAddedUp) {
 TEST(Peer, WhosePayloadIsNotTheMessageThatItAnnouncesIsCorrupt) {
   std::array data = kData;
   const auto error =
-      thrown([&](const Comm& comm) { comm.carry_out(some_mean(data)); },
+      thrown([&](const Comm& comm) { comm.run(some_mean(data)); },
              [&](Peer& peer) { peer.send(FrameKind::Call, honest(), std::as_bytes(std::span(kData)).first(8)); });
   expect_corrupt(error, "8 bytes");
 }
 
 TEST(Peer, WhoseGoodbyeHasAPayloadIsCorrupt) {
   std::array data = kData;
-  const auto error = thrown([&](const Comm& comm) { comm.carry_out(some_mean(data)); },
+  const auto error = thrown([&](const Comm& comm) { comm.run(some_mean(data)); },
                             [&](Peer& peer) { peer.send(FrameKind::Leave, {}, std::as_bytes(std::span(kData))); });
   expect_corrupt(error, "12 bytes");
 }
@@ -259,7 +259,7 @@ TEST(Peer, WhoseOperandsLieOutsideOfItsMemoryIsCorrupt) {
   const Buffer own = hosts.memory->allocate(kBytes), theirs = here.engine(1).allocate(kBytes);
   const std::uint64_t good = here.engine(1).offset_of(theirs.data());
   const auto hears = [&](std::uint64_t in, std::uint64_t out) -> std::optional<Error> {
-    HostChain chain(hosts, 0, 65536);
+    Hierarchical chain(hosts, 0, 65536);
     chain.begin(test::sum_of(own.data(), kFloats), kFloats, {});
     const std::array said{in, out};
     const auto to = chain.next_incoming(1);

@@ -19,7 +19,7 @@
 #include "paceline/launch/failure/rank_query.h"
 #include "paceline/launch/failure/standstill.h"
 #include "paceline/launch/memory_cgroup.h"
-#include "tests/support/new_board.h"
+#include "tests/support/new_job_status.h"
 #include "tests/support/temporary_folder.h"
 
 namespace paceline::launch {
@@ -27,25 +27,25 @@ namespace {
 
 using namespace std::chrono_literals;
 using test::kWorld;
-using test::new_board;
+using test::new_job_status;
 using test::sum_of;
 
 // ---- The watch, in a time of its own.
 
 struct Watched {
   explicit Watched(int ranks, WatchOptions options = {.silence = 4s, .stuck = 30s})
-      : board(new_board(ranks)), watch(*board, options, [this](pid_t) { return state; }) {
+      : job_status(new_job_status(ranks)), watch(*job_status, options, [this](pid_t) { return state; }) {
     for (int rank = 0; rank < ranks; ++rank) {
-      board->slot(rank).users = 1;
-      board->slot(rank).pid = 100 + rank;
+      job_status->slot(rank).users = 1;
+      job_status->slot(rank).pid = 100 + rank;
     }
   }
 
   /// Looks every 250 ms for `duration`, while those ranks whose bit is set in `beating` beat; the first news.
   JobWatch::News look_for(Nanoseconds duration, unsigned beating) {
     for (const Nanoseconds end = at + duration; at < end; at += 250ms) {
-      for (int rank = 0; rank < board->slots(); ++rank) {
-        if ((beating >> rank & 1U) != 0) ++board->slot(rank).heartbeat;
+      for (int rank = 0; rank < job_status->slots(); ++rank) {
+        if ((beating >> rank & 1U) != 0) ++job_status->slot(rank).heartbeat;
       }
       JobWatch::News news = watch.look(at);
       if (news.silent || !news.stuck.empty()) return news;
@@ -53,7 +53,7 @@ struct Watched {
     return {};
   }
 
-  std::shared_ptr<Board> board;
+  std::shared_ptr<JobStatus> job_status;
   char state = 'S';
   JobWatch watch;
   Nanoseconds at = now();
@@ -107,17 +107,17 @@ TEST(Watch, ADebuggerMayHoldAWorkerAndZeroMeansNever) {
 
 TEST(Watch, WhoSendsNoHeartbeatsOrHasEndedIsNotSilent) {
   Watched job(2);
-  job.board->slot(0).users = 0;
-  job.board->ended(1);
+  job.job_status->slot(0).users = 0;
+  job.job_status->ended(1);
   EXPECT_FALSE(job.look_for(60s, 0).silent);
 }
 
 TEST(Watch, ARankThatComputesForAMinuteIsNamedOnceAndFailsNothing) {
   Watched job(3);
-  std::vector<std::unique_ptr<BoardWriter>> writers;
+  std::vector<std::unique_ptr<StatusWriter>> writers;
   std::vector<std::uint64_t> entered;
   for (int rank = 0; rank < 3; ++rank) {
-    writers.push_back(std::make_unique<BoardWriter>(job.board, rank));
+    writers.push_back(std::make_unique<StatusWriter>(job.job_status, rank));
     writers.back()->set_step(17);
     writers.back()->complete(writers.back()->enter(sum_of(8), 41, kWorld), 8);
     if (rank != 0) entered.push_back(writers.back()->enter(sum_of(8), 42, kWorld));
@@ -146,28 +146,28 @@ TEST(Watch, ARankThatComputesForAMinuteIsNamedOnceAndFailsNothing) {
 TEST(Watch, RanksInDifferentCommunicatorsAreBothNamed) {
   Watched job(3);
   const std::string names[] = {"world", "world", "world/0.0"};
-  std::vector<std::unique_ptr<BoardWriter>> writers;
+  std::vector<std::unique_ptr<StatusWriter>> writers;
   for (int rank = 0; rank < 3; ++rank) {
-    writers.push_back(std::make_unique<BoardWriter>(job.board, rank));
-    writers.back()->enter({.kind = Collective::Barrier}, 5, board_name(names[rank]));
+    writers.push_back(std::make_unique<StatusWriter>(job.job_status, rank));
+    writers.back()->enter({.kind = Collective::Barrier}, 5, status_name(names[rank]));
   }
-  const auto text = root_suspect(views_of(*job.board, now()), now());
+  const auto text = root_suspect(views_of(*job.job_status, now()), now());
   EXPECT_NE(text.find("rank 2 in barrier #5 of 'world/0.0' since "), std::string::npos) << text;
   EXPECT_NE(text.find("while ranks 0-1 wait in #5"), std::string::npos) << text;
 }
 
 TEST(Watch, WhereAllOfThisHostWaitItSaysSo) {
   Watched job(2);
-  BoardWriter first(job.board, 0), second(job.board, 1);
+  StatusWriter first(job.job_status, 0), second(job.job_status, 1);
   first.enter({.kind = Collective::Barrier}, 5, kWorld);
   second.enter({.kind = Collective::Barrier}, 5, kWorld);
-  const auto text = root_suspect(views_of(*job.board, now()), now());
+  const auto text = root_suspect(views_of(*job.job_status, now()), now());
   EXPECT_NE(text.find("none on this host: ranks 0-1 wait in #5"), std::string::npos) << text;
 }
 
 TEST(Watch, AJobOfOneHostHasNoRanksOfOthers) {
   Watched job(2);
-  BoardWriter first(job.board, 0), second(job.board, 1);
+  StatusWriter first(job.job_status, 0), second(job.job_status, 1);
   first.enter({.kind = Collective::Barrier}, 5, kWorld);
   second.enter({.kind = Collective::Barrier}, 5, kWorld);
   const std::string text = job.look_for(31s, 0b11).stuck;
@@ -177,21 +177,21 @@ TEST(Watch, AJobOfOneHostHasNoRanksOfOthers) {
 
 TEST(Watch, RanksThatJoinAreSaidToJoin) {
   Watched job(2);
-  BoardWriter first(job.board, 0), second(job.board, 1);
+  StatusWriter first(job.job_status, 0), second(job.job_status, 1);
   first.enter_join(kWorld);
-  EXPECT_NE(root_suspect(views_of(*job.board, now()), now(), true).find("while rank 0 waits to join 'world'"),
+  EXPECT_NE(root_suspect(views_of(*job.job_status, now()), now(), true).find("while rank 0 waits to join 'world'"),
             std::string::npos);
   second.enter_join(kWorld);
-  const auto text = root_suspect(views_of(*job.board, now()), now(), true);
+  const auto text = root_suspect(views_of(*job.job_status, now()), now(), true);
   EXPECT_NE(text.find("none: ranks 0-1 wait to join 'world', but do not find each other"), std::string::npos) << text;
 }
 
 // ---- Ranks that wait for each other.
 
-/// Ranks on a board, of which a test says what they do.
+/// Ranks on a job_status, of which a test says what they do.
 struct Ranks {
-  explicit Ranks(int n) : board(new_board(n)) {
-    for (int rank = 0; rank < n; ++rank) writers.push_back(std::make_unique<BoardWriter>(board, rank));
+  explicit Ranks(int n) : job_status(new_job_status(n)) {
+    for (int rank = 0; rank < n; ++rank) writers.push_back(std::make_unique<StatusWriter>(job_status, rank));
   }
   /// The rank enters operation `number` of the communicator, of so many ranks, and waits in it.
   std::uint64_t enter(int rank, const std::string& name, int members, std::uint64_t number) {
@@ -199,15 +199,15 @@ struct Ranks {
     if (is_new) at->second = writer(rank).join(name, members);
     return writer(rank).enter({.kind = Collective::Barrier}, number, at->second);
   }
-  BoardWriter& writer(int rank) { return *writers[static_cast<std::size_t>(rank)]; }
+  StatusWriter& writer(int rank) { return *writers[static_cast<std::size_t>(rank)]; }
   std::optional<std::string> after(Nanoseconds waited) const {
     const Nanoseconds at = now() + waited;
-    return standstill(views_of(*board, at), at, JobWatch::kStandstill);
+    return standstill(views_of(*job_status, at), at, JobWatch::kStandstill);
   }
 
-  std::shared_ptr<Board> board;
-  std::vector<std::unique_ptr<BoardWriter>> writers;
-  std::map<std::pair<int, std::string>, BoardName> names;
+  std::shared_ptr<JobStatus> job_status;
+  std::vector<std::unique_ptr<StatusWriter>> writers;
+  std::map<std::pair<int, std::string>, StatusName> names;
 };
 
 TEST(Standstill, RanksThatWaitForEachOtherAreNamedAfterAWhile) {
@@ -284,14 +284,14 @@ TEST(Standstill, OfSeveralHostsIsSeenFromWhatTheyTellEachOther) {
   ranks.enter(0, "world", 2, 7);
   ranks.enter(1, "model", 2, 3);
   const Nanoseconds at = now() + 40s;
-  Roundup roundup;
-  ASSERT_TRUE(roundup.begin(30s, 2));
+  RankQuery rank_query;
+  ASSERT_TRUE(rank_query.begin(30s, 2));
   for (int node = 0; node < 2; ++node) {
-    const RankView view = view_of(*ranks.board, node, at);
-    roundup.add(node, views_from(to_json({view}, "host", at), now()));
+    const RankView view = view_of(*ranks.job_status, node, at);
+    rank_query.add(node, views_from(to_json({view}, "host", at), now()));
   }
-  EXPECT_TRUE(roundup.take());
-  ASSERT_TRUE(roundup.why_none_goes_on());
+  EXPECT_TRUE(rank_query.take());
+  ASSERT_TRUE(rank_query.why_none_goes_on());
 }
 
 // ---- Why a worker was killed.

@@ -184,7 +184,7 @@ TEST(HostsFailure, NodesThatAreDoneWaitForTheOthers) {
 TEST(HostsFailure, WhoeverTheOthersWaitForIsNamedOnAllNodes) {
   const TemporaryFolder folder;
   const std::string gate = (folder.path / "gate").string();
-  // Node 1 has nobody who waits, so its own board does not show that anything is wrong.
+  // Node 1 has nobody who waits, so its own job status does not show that anything is wrong.
   const Words options{"--stuck", "1", "--env", "TEST_GATE=" + gate};
   Job zero(run_worker(2, "RankTwoWaitsForAGate", node_zero(2, options)));
   Job one(run_worker(1, "RankTwoWaitsForAGate", node(1, 2, rendezvous_of(zero), options)));

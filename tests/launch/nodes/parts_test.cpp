@@ -130,8 +130,8 @@ TEST(Messages, AWorkersEndComesBack) {
   EXPECT_EQ(back.host, "b");
   EXPECT_EQ(back.pid, 4711);
   EXPECT_EQ(back.last_known, "after barrier #1");
-  const Verdict verdict{.text = "t", .exit_code = 69, .signal = 2, .rank = 4, .fault = Fault::ConnectionLost};
-  const Verdict told = verdict_from(to_json("leave", verdict));
+  const JobOutcome job_outcome{.text = "t", .exit_code = 69, .signal = 2, .rank = 4, .fault = Fault::ConnectionLost};
+  const JobOutcome told = outcome_from(to_json("leave", job_outcome));
   EXPECT_EQ(told.text, "t");
   EXPECT_EQ(told.exit_code, 69);
   EXPECT_EQ(told.signal, 2);
@@ -167,7 +167,7 @@ TEST(UserSignalsTest, OneThatComesToAllLaunchersAtOnceIsOne) {
   EXPECT_TRUE(signals.is_new({.number = SIGUSR1, .node = 2}, 12s)) << "later";
 }
 
-Hello hello(int node) {
+JoinRequest hello(int node) {
   return {.version = "1",
           .build = "b",
           .node = node,
@@ -194,7 +194,7 @@ RankView rank_at(int rank, std::uint64_t number, bool waits) {
   return view;
 }
 
-TEST(Roundup, RanksComeBackFromAHostWithAnotherClock) {
+TEST(RankQuery, RanksComeBackFromAHostWithAnotherClock) {
   const auto views = views_from(to_json({rank_at(3, 8, true)}, "b", 100s), 5000s);
   ASSERT_EQ(views.size(), 1u);
   EXPECT_EQ(views[0].rank, 3);
@@ -209,41 +209,41 @@ TEST(Roundup, RanksComeBackFromAHostWithAnotherClock) {
   EXPECT_THROW(views_from({{{"rank", 1}}}, 0s), nlohmann::json::exception);
 }
 
-TEST(Roundup, TellsOnceForEachOperationThatIsWaitedIn) {
+TEST(RankQuery, TellsOnceForEachOperationThatIsWaitedIn) {
   const auto answer = [](int rank, std::uint64_t number, bool waits) {
     return views_from(to_json({rank_at(rank, number, waits)}, fmt::format("h{}", rank), 100s), now());
   };
-  Roundup roundup;
-  EXPECT_EQ(roundup.take(), std::nullopt);
-  ASSERT_TRUE(roundup.begin(30s, 2));
-  EXPECT_FALSE(roundup.begin(31s, 2)) << "one question at a time";
-  roundup.add(0, answer(0, 8, true));
-  roundup.add(1, answer(1, 8, false));
-  const auto text = roundup.take();
+  RankQuery rank_query;
+  EXPECT_EQ(rank_query.take(), std::nullopt);
+  ASSERT_TRUE(rank_query.begin(30s, 2));
+  EXPECT_FALSE(rank_query.begin(31s, 2)) << "one question at a time";
+  rank_query.add(0, answer(0, 8, true));
+  rank_query.add(1, answer(1, 8, false));
+  const auto text = rank_query.take();
   ASSERT_TRUE(text);
   EXPECT_TRUE(contains(*text, "[E412 STUCK] no progress for 30 s")) << *text;
   EXPECT_TRUE(contains(*text,
                        "root suspect: rank 1 on h1 is at #7, user code after barrier #7, last seen 0.2 s ago, "
                        "while rank 0 waits in #8\n"))
       << *text;
-  ASSERT_TRUE(roundup.begin(40s, 2));
-  roundup.add(0, answer(0, 8, true));
-  roundup.add(1, answer(1, 8, false));
-  EXPECT_EQ(roundup.take(), std::nullopt) << "known";
-  ASSERT_TRUE(roundup.begin(30s, 2));
-  roundup.add(0, answer(0, 9, true));
-  roundup.add(1, answer(1, 9, true));
-  const auto all = roundup.take();
+  ASSERT_TRUE(rank_query.begin(40s, 2));
+  rank_query.add(0, answer(0, 8, true));
+  rank_query.add(1, answer(1, 8, false));
+  EXPECT_EQ(rank_query.take(), std::nullopt) << "known";
+  ASSERT_TRUE(rank_query.begin(30s, 2));
+  rank_query.add(0, answer(0, 9, true));
+  rank_query.add(1, answer(1, 9, true));
+  const auto all = rank_query.take();
   ASSERT_TRUE(all);
   EXPECT_TRUE(contains(*all, "root suspect: none: ranks 0-1 wait in #9; what some have sent")) << *all;
 }
 
 TEST(Record, ASilentWorkerIsTheCauseThoughOthersEndBefore) {
   JobRecord record;
-  record.add(Verdict{.text = "rank 3 is silent", .exit_code = 137, .rank = 3, .fault = Fault::PeerSilent});
-  record.add(Verdict{.text = "node 2 is lost", .exit_code = 69, .rank = 4, .fault = Fault::HostLost});
-  EXPECT_EQ(record.verdict({}).exit_code, 137);
-  EXPECT_TRUE(contains(record.verdict({}).text, "paceline: rank 3 is silent\n  [E203 PEER_LOST]\n"));
+  record.add(JobOutcome{.text = "rank 3 is silent", .exit_code = 137, .rank = 3, .fault = Fault::PeerSilent});
+  record.add(JobOutcome{.text = "node 2 is lost", .exit_code = 69, .rank = 4, .fault = Fault::HostLost});
+  EXPECT_EQ(record.job_outcome({}).exit_code, 137);
+  EXPECT_TRUE(contains(record.job_outcome({}).text, "paceline: rank 3 is silent\n  [E203 PEER_LOST]\n"));
   record.add(WorkerEnd{.rank = 0, .status = 1 << 8});
   EXPECT_EQ(record.cause(), nullptr);
   record.add(WorkerEnd{.rank = 3, .status = SIGKILL, .silence = Error(Fault::PeerSilent, "rank 3 is silent")});
@@ -254,48 +254,48 @@ TEST(Record, ASilentWorkerIsTheCauseThoughOthersEndBefore) {
 TEST(Record, WhatCameFirstIsTheCause) {
   JobRecord record;
   record.add(WorkerEnd{.rank = 1, .status = 7 << 8});
-  record.add(Verdict{.text = "node 2 is lost", .exit_code = 69, .rank = 4, .fault = Fault::HostLost});
-  EXPECT_EQ(record.verdict({}).exit_code, 7);
+  record.add(JobOutcome{.text = "node 2 is lost", .exit_code = 69, .rank = 4, .fault = Fault::HostLost});
+  EXPECT_EQ(record.job_outcome({}).exit_code, 7);
   JobRecord other;
-  other.add(Verdict{.text = "node 2 is lost", .exit_code = 69, .rank = 4, .fault = Fault::HostLost});
+  other.add(JobOutcome{.text = "node 2 is lost", .exit_code = 69, .rank = 4, .fault = Fault::HostLost});
   other.add(WorkerEnd{.rank = 1, .status = 7 << 8});
-  EXPECT_EQ(other.verdict({}).exit_code, 69);
+  EXPECT_EQ(other.job_outcome({}).exit_code, 69);
 }
 
-TEST(Hello, ComesBack) {
-  const Hello before = hello(2), after = hello_from(to_json(before));
+TEST(JoinRequest, ComesBack) {
+  const JoinRequest before = hello(2), after = join_request_from(to_json(before));
   EXPECT_EQ(to_json(before), to_json(after));
   EXPECT_EQ(before.who("10.0.0.2"), "node 2 (host h at 10.0.0.2)");
 }
 
-TEST(Hello, SaysWhyLaunchersDoNotBelongTogether) {
-  const Hello zero = [] {
-    Hello made = hello(0);
+TEST(JoinRequest, SaysWhyLaunchersDoNotBelongTogether) {
+  const JoinRequest zero = [] {
+    JoinRequest made = hello(0);
     made.job = "train";
     return made;
   }();
   EXPECT_EQ(incompatibility(zero, hello(1), "10.0.0.2"), "");
   const auto with = [&](auto&& change) {
-    Hello other = hello(1);
+    JoinRequest other = hello(1);
     change(other);
     return incompatibility(zero, other, "10.0.0.2");
   };
-  EXPECT_EQ(with([](Hello& other) { other.version = "2"; }),
+  EXPECT_EQ(with([](JoinRequest& other) { other.version = "2"; }),
             "node 1 (host h at 10.0.0.2) runs paceline 2, but node 0 runs 1; install the same on all hosts");
-  EXPECT_EQ(with([](Hello& other) { other.nodes = 4; }),
+  EXPECT_EQ(with([](JoinRequest& other) { other.nodes = 4; }),
             "node 1 (host h at 10.0.0.2) was started with --nnodes 4, but node 0 with --nnodes 3");
-  EXPECT_TRUE(contains(with([](Hello& other) { other.job = "evaluate"; }), "node 0 runs job \"train\""));
-  EXPECT_TRUE(contains(with([](Hello& other) { other.node = 3; }), "cannot be one of 3 nodes"));
-  EXPECT_TRUE(contains(with([](Hello& other) {
+  EXPECT_TRUE(contains(with([](JoinRequest& other) { other.job = "evaluate"; }), "node 0 runs job \"train\""));
+  EXPECT_TRUE(contains(with([](JoinRequest& other) { other.node = 3; }), "cannot be one of 3 nodes"));
+  EXPECT_TRUE(contains(with([](JoinRequest& other) {
                          other.machine = "another";
                          other.bind = "127.0.0.1";
                        }),
                        "reached the rendezvous through loopback"));
-  EXPECT_EQ(with([](Hello& other) { other.bind = "127.0.0.1"; }), "") << "on one host loopback is all right";
+  EXPECT_EQ(with([](JoinRequest& other) { other.bind = "127.0.0.1"; }), "") << "on one host loopback is all right";
 }
 
-TEST(Hello, WarnsOfOtherPrograms) {
-  Hello other = hello(1);
+TEST(JoinRequest, WarnsOfOtherPrograms) {
+  JoinRequest other = hello(1);
   EXPECT_EQ(oddity(hello(0), other, "a"), "");
   other.build = "c";
   EXPECT_TRUE(contains(oddity(hello(0), other, "a"), "runs another build of paceline"));
@@ -344,8 +344,8 @@ TEST(PortHolder, SeesAWildcardListener) {
   EXPECT_TRUE(contains(port_holder(address), fmt::format("process {} (", ::getpid())));
 }
 
-/// Two switchboards, one of which calls the other.
-struct TwoSwitchboards : testing::Test {
+/// Two control channels, one of which calls the other.
+struct TwoSidesOfAControlChannel : testing::Test {
   static std::vector<UniqueFd> listener(SocketAddress& address) {
     std::vector<UniqueFd> listeners;
     listeners.push_back(listen_on(SocketAddress("127.0.0.1", 0), {}, 16));
@@ -355,16 +355,16 @@ struct TwoSwitchboards : testing::Test {
 
   SocketAddress address{"127.0.0.1", 0};
   const Secret secret = Secret::random();
-  std::optional<Switchboard> zero{std::in_place, Guests(listener(address), secret)};
-  std::optional<Switchboard> other{std::in_place, std::nullopt};
+  std::optional<ControlChannels> zero{std::in_place, Acceptor(listener(address), secret)};
+  std::optional<ControlChannels> other{std::in_place, std::nullopt};
 
-  std::map<const Switchboard*, std::vector<LineEvent>> waiting;
-  LineEvent next(Switchboard& board) {
-    auto& events = waiting[&board];
+  std::map<const ControlChannels*, std::vector<LineEvent>> waiting;
+  LineEvent next(ControlChannels& job_status) {
+    auto& events = waiting[&job_status];
     while (events.empty()) {
-      pollfd polled{board.fd(), POLLIN, 0};
+      pollfd polled{job_status.fd(), POLLIN, 0};
       if (::poll(&polled, 1, 60'000) != 1) throw std::runtime_error("nothing came");
-      events = board.take_events();
+      events = job_status.take_events();
     }
     LineEvent event = std::move(events.front());
     events.erase(events.begin());
@@ -374,13 +374,14 @@ struct TwoSwitchboards : testing::Test {
   UniqueFd call() const {
     UniqueFd socket;
     std::string why;
-    const auto outcome = greet(address, secret, introduction_for(Purpose::Launcher), Deadline(60s), socket, why);
-    if (outcome != GreetOutcome::Met) throw std::runtime_error(why);
+    const auto outcome =
+        connect_authenticated(address, secret, introduction_for(Purpose::Launcher), Deadline(60s), socket, why);
+    if (outcome != ConnectOutcome::Met) throw std::runtime_error(why);
     return socket;
   }
 };
 
-TEST_F(TwoSwitchboards, CarryMessagesBothWaysAndTheLastWords) {
+TEST_F(TwoSidesOfAControlChannel, CarryMessagesBothWaysAndTheLastWords) {
   const int out = other->add(call());
   const LineEvent opened = next(*zero);
   ASSERT_EQ(opened.kind, LineEvent::Kind::Opened);
@@ -393,7 +394,7 @@ TEST_F(TwoSwitchboards, CarryMessagesBothWaysAndTheLastWords) {
   EXPECT_EQ(next(*other).kind, LineEvent::Kind::Closed);
 }
 
-TEST_F(TwoSwitchboards, TellOfALineThatSpeaksNonsense) {
+TEST_F(TwoSidesOfAControlChannel, TellOfALineThatSpeaksNonsense) {
   const UniqueFd socket = call();
   const LineEvent opened = next(*zero);
   ASSERT_EQ(opened.kind, LineEvent::Kind::Opened);
@@ -404,12 +405,12 @@ TEST_F(TwoSwitchboards, TellOfALineThatSpeaksNonsense) {
   EXPECT_TRUE(contains(closed.why, "a launcher's frame")) << closed.why;
 }
 
-TEST_F(TwoSwitchboards, ASideThatDoesNotAnswerIsSilent) {
+TEST_F(TwoSidesOfAControlChannel, ASideThatDoesNotAnswerIsSilent) {
   const UniqueFd socket = call();  // which nobody reads from
   const Nanoseconds began = now();
   ASSERT_EQ(next(*zero).kind, LineEvent::Kind::Opened);
   EXPECT_EQ(next(*zero).kind, LineEvent::Kind::Silent);
-  EXPECT_GE(now() - began, Switchboard::kSilence - 100ms);
+  EXPECT_GE(now() - began, ControlChannels::kSilence - 100ms);
 }
 
 }  // namespace
