@@ -49,9 +49,16 @@ void ShmDirect::put_operands(const Operation& operation, Slot& slot) const {
     return std::uint64_t{view_.segments[view_.rank]->offset_of(at).value_or(0)};
   };
   const auto stride = [&](std::size_t given) { return given != 0 ? given : operation.count; };
+  // All of it before the first write: a peer that polls the slot takes its cache lines away after each.
+  const std::uint64_t in = offset(operation.in), out = operation.out == operation.in ? in : offset(operation.out);
+  const ShmOperands own{in,
+                        out,
+                        stride(operation.in_stride),
+                        stride(operation.out_stride),
+                        operation.reach,
+                        balance_of(operation, view_.rank)};
   auto& operands = *reinterpret_cast<ShmOperands*>(slot.payload);
-  operands = {offset(operation.in),         offset(operation.out), stride(operation.in_stride),
-              stride(operation.out_stride), operation.reach,       balance_of(operation, view_.rank)};
+  operands = own;
   if (!has_own_counts(operation)) return;
   const std::size_t bytes = operation.counts.size_bytes();
   if (sizeof operands + bytes > Slot::kPayloadBytes) {

@@ -12,7 +12,6 @@
 #include <array>
 #include <bit>
 #include <cerrno>
-#include <functional>
 #include <iterator>
 
 #include "paceline/base/error.h"
@@ -53,8 +52,6 @@ Segment::~Segment() {
   }
 }
 
-int Segment::window_of(std::size_t offset) { return std::bit_width(offset / kFirstWindow); }
-
 std::byte* Segment::map(int window) const {
   const std::lock_guard lock(mapping_);
   std::atomic<std::byte*>& place = windows_.at(static_cast<std::size_t>(window));
@@ -83,19 +80,6 @@ void Segment::prefer_node(std::byte* base, std::size_t bytes) const noexcept {
   (void)syscall(SYS_mbind, base, bytes, MPOL_PREFERRED, nodes.data(), kMostNodes + 1, 0);
 }
 
-std::optional<std::size_t> Segment::offset_of(const std::byte* address) const {
-  const std::less<const std::byte*> before;
-  const auto used = static_cast<std::size_t>(bytes_.load(std::memory_order_relaxed));
-  const int last = std::min(kWindows - 1, window_of(used));
-  for (int window = 0; window <= last; ++window) {
-    const std::byte* const base = windows_[static_cast<std::size_t>(window)].load(std::memory_order_acquire);
-    const std::size_t begin = window_begin(window);
-    if (base == nullptr || before(address, base) || !before(address, base + (window_end(window) - begin))) continue;
-    return begin + static_cast<std::size_t>(address - base);
-  }
-  return std::nullopt;
-}
-
 Error Segment::short_of(std::size_t bytes, int error) const {
   return system_error(fmt::format("cannot get {} MiB more of shared memory ({} MiB in use); free memory or raise the "
                                   "container's limit",
@@ -122,15 +106,10 @@ void Segment::commit(std::size_t offset, std::size_t bytes) {
   bytes_ = std::max(bytes_.load(), offset + bytes);
 }
 
-bool Segment::has(std::size_t offset, std::size_t bytes) const {
-  if (offset >= window_end(kWindows - 1)) return false;
-  if (bytes > window_end(window_of(offset)) - offset) return false;
-  std::size_t there = bytes_;
+// The maker may have committed more since its segment was mapped here.
+bool Segment::has_grown_to(std::size_t end) const {
   struct stat status {};
-  if ((offset > there || bytes > there - offset) && fstat(fd_.get(), &status) == 0) {
-    there = static_cast<std::size_t>(status.st_size);
-  }
-  return offset <= there && bytes <= there - offset;
+  return fstat(fd_.get(), &status) == 0 && end <= static_cast<std::size_t>(status.st_size);
 }
 
 void Segment::discard(std::size_t offset, std::size_t bytes) noexcept {

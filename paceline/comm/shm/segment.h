@@ -1,8 +1,11 @@
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <atomic>
+#include <bit>
 #include <cstddef>
+#include <cstdint>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -20,7 +23,7 @@ class Segment {
  public:
   static constexpr std::size_t kFirstWindow = std::size_t{16} << 20;
   static constexpr int kWindows = 24;  // up to 2^47 bytes, as much as addresses reach
-  static int window_of(std::size_t offset);
+  static int window_of(std::size_t offset) { return std::bit_width(offset / kFirstWindow); }
   static std::size_t window_begin(int window) { return window == 0 ? 0 : kFirstWindow << (window - 1); }
   static std::size_t window_end(int window) { return kFirstWindow << window; }
 
@@ -43,7 +46,17 @@ class Segment {
   }
   std::byte* data() const { return at(0); }
   /// Where in it an address lies, if it does.
-  std::optional<std::size_t> offset_of(const std::byte* address) const;
+  std::optional<std::size_t> offset_of(const std::byte* address) const {
+    const auto place = reinterpret_cast<std::uintptr_t>(address);
+    const int last = std::min(kWindows - 1, window_of(bytes_.load(std::memory_order_relaxed)));
+    for (int window = 0; window <= last; ++window) {
+      const auto base =
+          reinterpret_cast<std::uintptr_t>(windows_[static_cast<std::size_t>(window)].load(std::memory_order_acquire));
+      const std::size_t begin = window_begin(window);
+      if (base != 0 && place >= base && place - base < window_end(window) - begin) return begin + (place - base);
+    }
+    return std::nullopt;
+  }
   int fd() const { return fd_.get(); }
   /// Commits the memory of a range, which may reach past the end; throws System, saying how much is missing, instead
   /// of failing at first touch.
@@ -54,10 +67,15 @@ class Segment {
   void discard(std::size_t offset, std::size_t bytes) noexcept;
   std::size_t bytes() const { return bytes_; }
   /// True if a range lies in one window, and in what the maker has committed so far, be it a peer.
-  bool has(std::size_t offset, std::size_t bytes) const;
+  bool has(std::size_t offset, std::size_t bytes) const {
+    if (offset >= window_end(kWindows - 1)) return false;
+    if (bytes > window_end(window_of(offset)) - offset) return false;
+    return offset + bytes <= bytes_.load(std::memory_order_relaxed) || has_grown_to(offset + bytes);
+  }
 
  private:
   std::byte* map(int window) const;
+  bool has_grown_to(std::size_t end) const;
   void prefer_node(std::byte* base, std::size_t bytes) const noexcept;
   Error short_of(std::size_t bytes, int error) const;
 
