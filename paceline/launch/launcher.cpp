@@ -21,7 +21,6 @@
 #include "paceline/launch/failure/worker_end.h"
 #include "paceline/launch/signals.h"
 #include "paceline/launch/supervisor.h"
-#include "paceline/tools/commands.h"
 
 namespace paceline::launch {
 namespace {
@@ -45,8 +44,7 @@ int run_launcher(const RunOptions& options) {
   // Nothing is left when the supervisor ended by itself. When it was killed, all its descendants are now ours.
   const std::vector<std::string> survivors = end_descendants([](pid_t, int) {});
   if (WIFSIGNALED(status)) {
-    fmt::print(stderr, "paceline: the supervisor of the job was {}; ended all workers\n",
-               describe_status(status));
+    fmt::print(stderr, "paceline: the supervisor of the job was {}; ended all workers\n", describe_status(status));
   }
   for (const std::string& left : survivors) fmt::print(stderr, "paceline: {}\n", left);
   return exit_code_of(status);

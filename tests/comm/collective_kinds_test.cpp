@@ -299,7 +299,7 @@ TEST(CollectiveKinds, RefuseWhatTheyCannotDo) {
     refused("in-place", [&] { comm.all_reduce<float>(data.first(4), data.subspan(2)); });
     refused("in-place", [&] { comm.all_to_all<float>(data, data, even, even); });
     Operation operation{.kind = Collective::AllGather, .dtype = Dtype::Float32, .algorithm = Algorithm::ChunkQueue};
-    refused("tickets", [&] { comm.run(operation); });
+    refused("chunk_queue", [&] { comm.run(operation); });
     operation.algorithm = Algorithm::Ring;
     refused("shared memory", [&] { comm.run(operation); });
     std::vector<float> many(257);

@@ -244,8 +244,8 @@ TEST(LauncherCleanup, NothingSurvivesWhenTheFrontIsKilled) {
 TEST(LauncherCleanup, NothingSurvivesWhenTheGuardIsKilled) {
   Job job(run_sh(2, std::string(kFamily) + "wait"));
   ASSERT_TRUE(all_started(job, 2)) << job.processes();
-  ASSERT_GT(job.guard(), 0);
-  ::kill(job.guard(), SIGKILL);
+  ASSERT_GT(job.supervisor(), 0);
+  ::kill(job.supervisor(), SIGKILL);
   EXPECT_EQ(job.wait(), 137);
   EXPECT_TRUE(job.leaves_nothing());
   EXPECT_NE(job.err().find("killed by signal 9 (SIGKILL)"), std::string::npos) << job.err();

@@ -5,6 +5,7 @@
 #include <fstream>
 #include <map>
 #include <regex>
+#include <set>
 #include <string>
 
 #include "tests/support/build_paths.h"
@@ -56,6 +57,27 @@ TEST(Layers, NoIncludeClimbs) {
     ASSERT_TRUE(kFloors.contains(to)) << file << " includes " << included;
     const bool below = kFloors.at(to) < kFloors.at(from);
     EXPECT_TRUE(from == to || below) << file << " includes " << included << ", which is not below it";
+  });
+}
+
+/// Sub-folders that a sub-folder may include beside its own folder's files; all others may include none of their
+/// siblings.
+const std::map<std::string, std::set<std::string>> kSiblings = {
+    {"comm/shm", {"comm/status"}},
+    {"comm/tcp", {"comm/message", "comm/status"}},
+    {"launch/failure", {"launch/nodes"}},
+    {"launch/nodes", {"launch/failure"}},
+    {"train/ddp", {"train/state"}},
+};
+
+TEST(Layers, SubFoldersIncludeOnlyTheSiblingsTheyAreBuiltOn) {
+  for_each_include(kRoot, [](const fs::path& file, const std::string& included) {
+    if (!included.starts_with("paceline/")) return;
+    const fs::path to = fs::path(included).lexically_relative("paceline").parent_path(), from = file.parent_path();
+    if (from == to || from.parent_path().empty() || to.parent_path() != from.parent_path()) return;
+    const auto allowed = kSiblings.find(from.string());
+    EXPECT_TRUE(allowed != kSiblings.end() && allowed->second.contains(to.string()))
+        << file << " includes " << included << ", of a sub-folder that it is not built on";
   });
 }
 

@@ -164,7 +164,7 @@ class Job {
   Job& operator=(const Job&) = delete;
 
   pid_t pid() const { return pid_; }
-  pid_t guard() const {
+  pid_t supervisor() const {
     for (const pid_t pid : marked_processes(mark_)) {
       if (parent_of(pid) == pid_) return pid;
     }

@@ -102,7 +102,7 @@ TEST(BenchJob, EveryCollectiveRunsInEveryWay) {
       {"gather", "-n", "2", "--root", "1"},
       {"scatter", "-n", "3", "--type", "double"},
       {"all_to_all", "-n", "3", "--type", "int32"},
-      {"all_reduce", "-n", "2", "--algorithm", "tickets"},
+      {"all_reduce", "-n", "2", "--algorithm", "chunk_queue"},
       {"barrier", "-n", "2"},
       {"all_gather", "-n", "1"},
   };
@@ -176,7 +176,7 @@ TEST(BenchJob, BadUseIsOneLineAndExitCode64) {
       {{"all_reduce", "--type", "quad"}, "--type takes one of float"},
       {{"all_reduce", "--op", "prod"}, "--op takes one of sum, mean, min, max, not \"prod\""},
       {{"all_reduce", "--transport", "ib"}, "--transport takes one of auto, shm, tcp"},
-      {{"all_reduce", "--algorithm", "tree"}, "--algorithm takes one of auto, one_shot, slices, tickets"},
+      {{"all_reduce", "--algorithm", "tree"}, "--algorithm takes one of auto, one_shot, slices, chunk_queue"},
       {{"all_reduce", "--buffers", "gpu"}, "--buffers takes one of registered, private"},
       {{"broadcast", "-n", "2", "--root", "2"}, "--root 2 is no rank of 2"},
       {{"broadcast", "--out-of-place"}, "in place only"},
@@ -215,7 +215,7 @@ TEST(BenchJob, ARankThatDiesIsNamed) {
   pid_t worker = 0;
   ASSERT_TRUE(eventually([&] {
     for (const pid_t pid : marked_processes(std::string("RANK=1"))) {
-      if (parent_of(pid) == job.guard()) worker = pid;
+      if (parent_of(pid) == job.supervisor()) worker = pid;
     }
     return worker != 0;
   }));

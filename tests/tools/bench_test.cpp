@@ -142,7 +142,7 @@ TEST(BenchPlan, UnknownNamesAreAnsweredWithTheKnownOnes) {
   EXPECT_EQ(refusal([] { reduce_op_named("prod"); }), "--op takes one of sum, mean, min, max, not \"prod\"");
   EXPECT_EQ(refusal([] { transport_named("ib"); }), "--transport takes one of auto, shm, tcp, not \"ib\"");
   EXPECT_EQ(refusal([] { algorithm_named("tree"); }),
-            "--algorithm takes one of auto, one_shot, slices, tickets, direct, ring, hosts, not \"tree\"");
+            "--algorithm takes one of auto, one_shot, slices, chunk_queue, direct, ring, hierarchical, not \"tree\"");
   EXPECT_EQ(refusal([] { buffers_named("gpu"); }), "--buffers takes one of registered, private, not \"gpu\"");
   EXPECT_EQ(dtype_named("half"), Dtype::Float16);
   EXPECT_EQ(dtype_named("float64"), Dtype::Float64);

@@ -34,7 +34,7 @@ Listing ps(std::vector<std::string> arguments) {
 nlohmann::json job_of(const Listing& listing, pid_t launcher) {
   const auto all = nlohmann::json::parse(listing.out);
   for (const auto& job : all.at("jobs")) {
-    if (job.at("launcher") == front) return job;
+    if (job.at("launcher") == launcher) return job;
   }
   return nullptr;
 }

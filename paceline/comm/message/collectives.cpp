@@ -320,7 +320,8 @@ void MessageCollectives::reduce_parts(const Operation& operation, std::size_t co
 }
 
 // The root sends a slice to each of the others, and these pass theirs on to each other.
-void MessageCollectives::broadcast_slices(const Operation& operation, std::size_t count, const WaitPolicy& wait_policy) {
+void MessageCollectives::broadcast_slices(const Operation& operation, std::size_t count,
+                                          const WaitPolicy& wait_policy) {
   const std::size_t size = size_of(operation.dtype);
   const auto slice = [&](int of) {
     const Slice elements = slice_of(count, operation.dtype, of, world_size_);

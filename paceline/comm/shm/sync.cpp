@@ -91,7 +91,7 @@ void ShmSync::hear_of_job(const std::string& what, bool wait) {
   }
 }
 
-void ShmSync::look_around(Stage stage, std::uint64_t number, WaitPolicy& wait_policy) {
+void ShmSync::look_around(Stage stage, std::uint64_t number, LongWait& long_wait) {
   if (job_status_ && job_status_->failed()) hear_of_job(describe_own(number), false);
   for (int peer = 0; peer < world_size(); ++peer) {
     const bool left = controls_[peer]->left.load(std::memory_order_acquire) != 0;
@@ -114,8 +114,8 @@ void ShmSync::look_around(Stage stage, std::uint64_t number, WaitPolicy& wait_po
                     rank_, peer, Cause::Consequence});
   }
   // A look-up that took long is this rank's own absence (a suspended job), not a peer's.
-  wait_policy.waited += std::min(now() - std::exchange(wait_policy.looked, now()), 5 * kLookUp);
-  if (wait_policy.waited >= timeout_) time_out(stage, number);
+  long_wait.waited += std::min(now() - std::exchange(long_wait.looked, now()), 5 * kLookUp);
+  if (long_wait.waited >= timeout_) time_out(stage, number);
 }
 
 void ShmSync::time_out(Stage stage, std::uint64_t number) {
@@ -151,8 +151,8 @@ void ShmSync::fail(const Error& cause) noexcept {
   std::uint32_t none = FailureRecord::kNone;
   if (!record.state.compare_exchange_strong(none, FailureRecord::kWriting)) {
     // Another rank was first and may be writing; it may also have died doing so.
-    const Deadline patience(kLookUp);
-    while (record.state.load(std::memory_order_acquire) != FailureRecord::kSet && !wait_policy.passed()) sched_yield();
+    const Deadline deadline(kLookUp);
+    while (record.state.load(std::memory_order_acquire) != FailureRecord::kSet && !deadline.passed()) sched_yield();
     return;
   }
   record.fault = static_cast<std::int32_t>(cause.fault());

@@ -97,7 +97,7 @@ class ShmSync {
   template <class Ready>
   bool spin(Ready&& ready);
   /// The waits that were long: what has been slept, and since when.
-  struct WaitPolicy {
+  struct LongWait {
     Nanoseconds waited{}, looked = now();
   };
   static void ring(RankControl& control);
@@ -105,7 +105,7 @@ class ShmSync {
   void sleep(std::uint32_t bell);
   void get_up();
   void hear_of_job(const std::string& what, bool wait);
-  void look_around(Stage stage, std::uint64_t number, WaitPolicy& wait_policy);
+  void look_around(Stage stage, std::uint64_t number, LongWait& long_wait);
   bool is_late(int peer, Stage stage, std::uint64_t number) const {
     if (stage == Stage::Finish) return controls_[peer]->finished.load(std::memory_order_seq_cst) < number;
     return controls_[peer]->slot(number).number.load(std::memory_order_seq_cst) != number;
@@ -130,7 +130,7 @@ class ShmSync {
 template <class Ready>
 void ShmSync::wait(Stage stage, std::uint64_t number, Ready&& ready) {
   if (spin(ready)) return;
-  WaitPolicy patience;
+  LongWait long_wait;
   for (;;) {
     check();
     const std::uint32_t bell = lie_down();
@@ -138,7 +138,7 @@ void ShmSync::wait(Stage stage, std::uint64_t number, Ready&& ready) {
     if (!is_ready) sleep(bell);
     get_up();
     if (is_ready || ready()) return;
-    look_around(stage, number, wait_policy);
+    look_around(stage, number, long_wait);
   }
 }
 

@@ -73,7 +73,7 @@ UniqueFd open_address(const std::string& address) {
   }
   // Of another PID namespace, /proc may show another job's.
   std::int32_t owner = 0;
-  const auto length = ::pread(shown.get(), &owner, sizeof owner, offsetof(StatusHeader, launcher));
+  const auto length = ::pread(shown.get(), &owner, sizeof owner, offsetof(StatusHeader, supervisor));
   if (slots_of(shown.get()) > 0 && (length != sizeof owner || owner != launcher)) {
     throw Error(ErrorCode::System,
                 fmt::format("descriptor {} is not the launcher's job status (what closed it, between the launcher and "
@@ -102,7 +102,7 @@ JobStatus::JobStatus(const StatusFacts& facts)
   map(PROT_READ | PROT_WRITE);
   header_->slots = static_cast<std::uint32_t>(slots_);
   header_->world_size = facts.world_size;
-  header_->launcher = ::getpid();
+  header_->supervisor = ::getpid();
   header_->launcher = facts.launcher;
   header_->started = now().count();
   put(header_->job, facts.job);
@@ -166,7 +166,7 @@ void JobStatus::check(int rank, const std::string& what) const {
 
 void JobStatus::await_failure(int rank, const std::string& what) const {
   const Deadline patience(header_->world_size > slots_ ? kLaunchersTake : kLauncherTakes);
-  while (!failed() && !wait_policy.passed()) {
+  while (!failed() && !patience.passed()) {
     const timespec moment{0, 500'000};
     ::nanosleep(&moment, nullptr);
   }

@@ -83,9 +83,9 @@ struct alignas(4096) StatusHeader {
   std::uint64_t magic;
   std::uint32_t slots;
   std::int32_t world_size;
-  std::int32_t launcher;  // the process that owns the workers
-  std::int32_t launcher;     // the one that the user started
-  std::int64_t started;   // CLOCK_MONOTONIC, ns
+  std::int32_t launcher;    // the process that owns the workers
+  std::int32_t supervisor;  // the one that the user started
+  std::int64_t started;     // CLOCK_MONOTONIC, ns
   char job[32];
   char host[64];
   char program[256];

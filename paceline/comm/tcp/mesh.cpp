@@ -78,7 +78,7 @@ class Meeting {
   /// All higher ranks.
   void let_in(Acceptor& acceptor);
   /// Hears who comes, for as long as this, and lets in the first higher rank. False if there was none.
-  bool let_in_one(Acceptor& acceptor, Nanoseconds wait_policy);
+  bool let_in_one(Acceptor& acceptor, Nanoseconds patience);
 
  private:
   ConnectOutcome call(int peer, const SocketAddress& address, std::string& why);
@@ -203,7 +203,7 @@ ConnectOutcome Meeting::call(int peer, const SocketAddress& address, std::string
   constexpr Nanoseconds kForOneTry = std::chrono::seconds(10);
   const Deadline patience(std::clamp(deadline_.left(), Nanoseconds(0), kForOneTry));
   UniqueFd socket;
-  const auto outcome = connect_authenticated(address, secret_, introduction(group_.rank, peer), wait_policy, socket, why);
+  const auto outcome = connect_authenticated(address, secret_, introduction(group_.rank, peer), patience, socket, why);
   if (outcome == ConnectOutcome::Met) {
     group_.addresses[static_cast<std::size_t>(peer)] = address.text();
     group_.sockets[static_cast<std::size_t>(peer)] = std::move(socket);
@@ -229,8 +229,8 @@ void Meeting::let_in(Acceptor& acceptor) {
   }
 }
 
-bool Meeting::let_in_one(Acceptor& acceptor, Nanoseconds wait_policy) {
-  auto candidate = acceptor.next(wait_policy);
+bool Meeting::let_in_one(Acceptor& acceptor, Nanoseconds patience) {
+  auto candidate = acceptor.next(patience);
   if (!candidate) return false;
   const auto caller = static_cast<int>(candidate->introduction.caller);
   const Introduction due = introduction(caller, group_.rank);

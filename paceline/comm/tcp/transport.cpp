@@ -63,7 +63,8 @@ TcpTransport::TcpTransport(TcpGroup group, std::shared_ptr<Store> store, std::st
   }
 }
 
-void TcpTransport::enter(const Call& call, std::span<const EagerPayload> eager_payloads, const WaitPolicy& wait_policy) {
+void TcpTransport::enter(const Call& call, std::span<const EagerPayload> eager_payloads,
+                         const WaitPolicy& wait_policy) {
   if (failed_.load(std::memory_order_acquire)) check();
   entered_[static_cast<std::size_t>(rank())] = call;
   for (int peer = 0; peer < world_size(); ++peer) {

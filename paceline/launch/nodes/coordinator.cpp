@@ -231,21 +231,23 @@ void Coordinator::meet(int line, const nlohmann::json& message) {
   const JoinRequest join_request = join_request_from(message);
   const Caller caller = callers_.at(line);
   const std::string address = caller.peer.host();
-  if (const std::string why = incompatibility(join_request_, join_request, address); !why.empty()) return refuse(line, why);
+  if (const std::string why = incompatibility(join_request_, join_request, address); !why.empty())
+    return refuse(line, why);
   const auto earlier = others_.find(join_request.node);
   if (earlier != others_.end() && earlier->second.join_request.token != join_request.token) {
     return refuse(line,
                   fmt::format("there are two launchers with --node-rank {}: host {} at {} joined first, then came "
                               "host {} at {}",
-                              join_request.node, earlier->second.join_request.host, earlier->second.caller.peer.text(), join_request.host,
-                              caller.peer.text()));
+                              join_request.node, earlier->second.join_request.host, earlier->second.caller.peer.text(),
+                              join_request.host, caller.peer.text()));
   }
   if (placement_) return refuse(line, fmt::format("job {} runs already, with all of its nodes", job_));
   if (earlier != others_.end()) channels_->close(earlier->second.line);  // it lost that connection
   callers_.erase(line);
   others_.insert_or_assign(join_request.node, Node{.line = line, .join_request = join_request, .caller = caller});
   channels_->send(line, {{"kind", "joined"}, {"job", job_}});
-  if (const std::string odd = oddity(join_request_, join_request, address); !odd.empty()) lines_.push_back("paceline: " + odd);
+  if (const std::string odd = oddity(join_request_, join_request, address); !odd.empty())
+    lines_.push_back("paceline: " + odd);
   if (!missing().empty()) notice();
 }
 

@@ -8,9 +8,9 @@
 
 namespace paceline::launch {
 
-// What launchers say to each other, as JSON. Node 0 hears: join_request, end, leave, finished, waits, ranks, signal. It says:
-// refused, joined, welcome, leave, over, where, say, signal. All ..._from() throw nlohmann::json::exception or Corrupt
-// for what is none.
+// What launchers say to each other, as JSON. Node 0 hears: join_request, end, leave, finished, waits, ranks, signal. It
+// says: refused, joined, welcome, leave, over, where, say, signal. All ..._from() throw nlohmann::json::exception or
+// Corrupt for what is none.
 
 nlohmann::json to_json(const WorkerEnd& end);
 WorkerEnd end_from(const nlohmann::json& message);

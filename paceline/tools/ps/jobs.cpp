@@ -36,7 +36,7 @@ std::optional<JobView> job_of(pid_t pid) {
     try {
       const JobStatus job_status(std::move(fd));
       const StatusHeader& header = job_status.header();
-      if (header.launcher != pid) continue;  // a worker, which has inherited it
+      if (header.supervisor != pid) continue;  // a worker, which has inherited it
       JobView job;
       job.at = now();
       job.name = text_of(header.job);

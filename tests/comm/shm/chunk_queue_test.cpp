@@ -10,10 +10,10 @@
 namespace paceline {
 namespace {
 
-std::vector<std::uint32_t> take_all(ChunkQueue tickets) {
+std::vector<std::uint32_t> take_all(ChunkQueue queue) {
   std::vector<std::uint32_t> chunks;
-  while (const auto chunk = tickets.take_own()) chunks.push_back(*chunk);
-  while (const auto chunk = tickets.take_any()) chunks.push_back(*chunk);
+  while (const auto chunk = queue.take_own()) chunks.push_back(*chunk);
+  while (const auto chunk = queue.take_any()) chunks.push_back(*chunk);
   return chunks;
 }
 
@@ -30,10 +30,10 @@ TEST(Tickets, EachChunkIsGivenOnceWhoeverAsks) {
       threads.emplace_back([&, rank] {
         const ShmGroup group = world.group(rank);
         const ShmView view(group);
-        ChunkQueue tickets(view, number, chunks);
-        for (const std::uint32_t chunk : take_all(tickets)) {
+        ChunkQueue queue(view, number, chunks);
+        for (const std::uint32_t chunk : take_all(queue)) {
           ++given[chunk];
-          last += tickets.give_back();
+          last += queue.give_back();
         }
       });
     }
@@ -53,10 +53,10 @@ TEST(Tickets, KnowAnOperationFromTheOneOf2To32Before) {
   const ShmView view(group);
   for (const std::uint64_t number : {std::uint64_t{5}, (std::uint64_t{1} << 32) + 5, (std::uint64_t{1} << 33) + 5}) {
     for (int rank = 0; rank < 2; ++rank) ChunkQueue::prepare(world.control(rank), number);
-    ChunkQueue tickets(view, number, 6);
-    EXPECT_FALSE(tickets.all_done());
-    EXPECT_EQ(take_all(tickets).size(), 6u);
-    for (int i = 0; i < 6; ++i) EXPECT_EQ(tickets.give_back(), i == 5);
+    ChunkQueue queue(view, number, 6);
+    EXPECT_FALSE(queue.all_done());
+    EXPECT_EQ(take_all(queue).size(), 6u);
+    for (int i = 0; i < 6; ++i) EXPECT_EQ(queue.give_back(), i == 5);
   }
 }
 

@@ -43,7 +43,7 @@ TEST(Death, AtAnyMomentOfALoopOfCollectivesIsSeenByAllOthers) {
   }
 }
 
-TEST(Death, WithATicketInHandIsSeenByAllOthers) { expect_death("RankTwoDiesWithATicket", 2); }
+TEST(Death, WithAChunkInHandIsSeenByAllOthers) { expect_death("RankTwoDiesWithAChunk", 2); }
 
 TEST(Death, InItsSliceIsSeenByAllOthers) { expect_death("RankTwoDiesInItsSlice", 2); }
 
@@ -120,7 +120,7 @@ void die_in_share(const Comm& comm, Algorithm algorithm) {
   throw std::runtime_error("wrong: complete without the chunk that rank 2 has");
 }
 
-TEST(Worker, DISABLED_RankTwoDiesWithATicket) {
+TEST(Worker, DISABLED_RankTwoDiesWithAChunk) {
   as_worker([](const Comm& comm) { die_in_share(comm, Algorithm::ChunkQueue); });
 }
 

@@ -106,7 +106,7 @@ INSTANTIATE_TEST_SUITE_P(
         Difference{"RootOfScatter", Collective::Scatter, [](Operation& o) { o.root = 1; },
                    "scatter #1 (float32 x 6000, root 1)"},
         Difference{"Algorithm", Collective::AllReduce, [](Operation& o) { o.algorithm = Algorithm::ChunkQueue; },
-                   "all_reduce #1 (float32 x 6000, sum, tickets)"},
+                   "all_reduce #1 (float32 x 6000, sum, chunk_queue)"},
         Difference{"InPlace", Collective::AllToAll, [](Operation& o) { o.out = const_cast<std::byte*>(o.in); },
                    "all_to_all #1 (float32 x 6000, in place)"},
         Difference{"Label", Collective::AllReduce, [](Operation& o) { o.label = "mine"; }, "all_reduce #1 'mine'"},

@@ -107,10 +107,10 @@ std::uint64_t hash_of_results(const Comm& comm, std::uint64_t seed) {
       // Several chunks, and slices that end anywhere.
       const auto own = any_bits(seed, comm.rank(), 300'000 + 8 * (seed % 50));
       const auto slices = reduced(comm, dtype, op, Algorithm::Slices, own);
-      const auto tickets = reduced(comm, dtype, op, Algorithm::ChunkQueue, own);
-      require_equal(dtype, op, Algorithm::ChunkQueue, tickets, slices);
+      const auto by_chunks = reduced(comm, dtype, op, Algorithm::ChunkQueue, own);
+      require_equal(dtype, op, Algorithm::ChunkQueue, by_chunks, slices);
       hashes.push_back(hash_of(slices));
-      hashes.push_back(hash_of(tickets));
+      hashes.push_back(hash_of(by_chunks));
     }
   }
   return hash_of(std::as_bytes(std::span(hashes)));

@@ -104,7 +104,7 @@ TEST(JobStatus, CanBeReadWhateverAWorkerWroteThere) {
   SCOPED_TRACE(fmt::format("PACELINE_TEST_SEED={}", seed));
   std::mt19937_64 random(seed);
   const auto job_status = new_job_status();
-  JobWatch watch(*job_status, {.silence = 2s, .stuck = 2s});
+  launch::JobWatch watch(*job_status, {.silence = 2s, .stuck = 2s});
   auto* const bytes = reinterpret_cast<std::uint64_t*>(&job_status->slot(0));
   for (int round = 0; round < 2000; ++round) {
     for (std::size_t i = 0; i < sizeof(StatusSlot) / 8; ++i) {

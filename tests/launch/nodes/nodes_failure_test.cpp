@@ -144,9 +144,9 @@ TEST(HostsFailure, CtrlCWhileNodesAreWaitedFor) {
 
 /// Both processes of a launcher at once, so that none of them cleans up: as if the host were gone.
 void kill_launcher(Job& job) {
-  const pid_t guard = job.guard();
+  const pid_t supervisor = job.supervisor();
   ::kill(job.pid(), SIGSTOP);
-  ::kill(guard, SIGKILL);
+  ::kill(supervisor, SIGKILL);
   job.signal(SIGKILL);
 }
 
@@ -165,12 +165,12 @@ TEST(HostsFailure, ALauncherThatIsKilledIsNamed) {
 
 TEST(HostsFailure, ALauncherThatIsStoppedIsSilentAndEndsItsOwnWhenItGoesOn) {
   TwoNodes job("sleep 1000", {"--grace", "0"});
-  const pid_t guard = job.one.guard();
-  ::kill(guard, SIGSTOP);
+  const pid_t supervisor = job.one.supervisor();
+  ::kill(supervisor, SIGSTOP);
   EXPECT_EQ(job.zero.wait(), 69) << job.zero.err();
   EXPECT_TRUE(contains(job.zero.err(), "node 1 (host ")) << job.zero.err();
   EXPECT_TRUE(contains(job.zero.err(), "is lost: it is silent for 4.")) << job.zero.err();
-  ::kill(guard, SIGCONT);
+  ::kill(supervisor, SIGCONT);
   EXPECT_EQ(job.one.wait(), 69) << job.one.err();
   expect_nothing_left({&job.zero, &job.one});
 }

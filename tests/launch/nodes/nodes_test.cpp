@@ -109,7 +109,7 @@ TEST(HostsRefused, APortInUseNamesTheProcess) {
   EXPECT_TRUE(
       contains(zero.err(), fmt::format("port {} of 127.0.0.1 is in use by process {} (", at.port(), ::getpid())))
       << zero.err();
-  EXPECT_TRUE(contains(zero.err(), "hosts_test")) << zero.err();
+  EXPECT_TRUE(contains(zero.err(), "launch_nodes_n")) << zero.err();
 }
 
 TEST(HostsRefused, AnotherUsersNodeZeroOnLoopback) {

@@ -329,7 +329,7 @@ TEST(PortHolder, NamesTheProcessOverIPv4AndIPv6) {
     const SocketAddress address = local_address(listener.get());
     const std::string holder = port_holder(address);
     EXPECT_TRUE(contains(holder, fmt::format("process {} (", ::getpid()))) << holder;
-    EXPECT_TRUE(contains(holder, "hosts_parts_test")) << holder;
+    EXPECT_TRUE(contains(holder, "launch_nodes_p")) << holder;
     std::string why;
     const UniqueFd caller = connect_to(address, Deadline(10s), why);
     ASSERT_TRUE(caller) << why;
