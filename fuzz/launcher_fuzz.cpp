@@ -6,7 +6,7 @@
 #include "paceline/launch/nodes/messages.h"
 
 using namespace paceline;
-using namespace paceline::tools;
+using namespace paceline::launch;
 
 namespace {
 
