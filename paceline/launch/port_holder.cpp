@@ -7,13 +7,17 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <memory>
 #include <sstream>
+#include <thread>
 #include <vector>
+
+#include "paceline/base/clock.h"
 
 namespace paceline::launch {
 namespace {
@@ -30,10 +34,15 @@ struct Entry {
 };
 
 constexpr unsigned kEstablished = 1, kListen = 10;
+constexpr std::chrono::milliseconds kUntilShown{500};
 
 std::vector<Entry> entries(const char* file);
 std::string kernel_text(const SocketAddress& address);
 bool is_wildcard(const std::string& address) { return address.find_first_not_of('0') == std::string::npos; }
+bool listens_at(const Entry& entry, const SocketAddress& address) {
+  return entry.state == kListen && entry.port == address.port() &&
+         (entry.address == kernel_text(address) || is_wildcard(entry.address));
+}
 std::string process_with_socket(unsigned long inode);
 
 }  // namespace
@@ -41,8 +50,7 @@ std::string process_with_socket(unsigned long inode);
 std::string port_holder(const SocketAddress& address) {
   for (const char* file : {"/proc/self/net/tcp", "/proc/self/net/tcp6"}) {
     for (const Entry& entry : entries(file)) {
-      if (entry.state != kListen || entry.port != address.port()) continue;
-      if (entry.address != kernel_text(address) && !is_wildcard(entry.address)) continue;
+      if (!listens_at(entry, address)) continue;
       const std::string process = process_with_socket(entry.inode);
       return process.empty() ? fmt::format("a process of user {}", entry.user) : process;
     }
@@ -50,12 +58,29 @@ std::string port_holder(const SocketAddress& address) {
   return "";
 }
 
+// The kernel shows the other side's socket a moment after connect() has returned, and may leave out lines while sockets
+// come and go.
 std::optional<uid_t> socket_owner(const SocketAddress& address, const SocketAddress& peer) {
   const std::string wanted = kernel_text(address), wanted_peer = kernel_text(peer);
-  for (const Entry& entry : entries(address.family() == AF_INET ? "/proc/self/net/tcp" : "/proc/self/net/tcp6")) {
-    const bool is_it = entry.port == address.port() && entry.address == wanted && entry.peer_port == peer.port() &&
-                       entry.peer == wanted_peer;
-    if (entry.state == kEstablished && is_it) return entry.user;
+  const auto is_it = [&](const Entry& entry) {
+    return entry.state == kEstablished && entry.port == address.port() && entry.address == wanted &&
+           entry.peer_port == peer.port() && entry.peer == wanted_peer;
+  };
+  const Deadline deadline(kUntilShown);
+  for (;;) {
+    const auto all = entries(address.family() == AF_INET ? "/proc/self/net/tcp" : "/proc/self/net/tcp6");
+    const auto found = std::find_if(all.begin(), all.end(), is_it);
+    if (found != all.end()) return found->user;
+    if (deadline.passed()) return std::nullopt;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+}
+
+std::optional<uid_t> listener_owner(const SocketAddress& address) {
+  for (const char* file : {"/proc/self/net/tcp", "/proc/self/net/tcp6"}) {
+    for (const Entry& entry : entries(file)) {
+      if (listens_at(entry, address)) return entry.user;
+    }
   }
   return std::nullopt;
 }

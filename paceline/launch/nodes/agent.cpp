@@ -1,5 +1,6 @@
 // A node other than 0 of a job over several hosts: looks for node 0, joins, and does with its workers what node 0 says.
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -19,6 +20,15 @@
 
 namespace paceline::launch {
 namespace {
+
+/// Of the other side of a connection.
+std::string why_not_ours(int socket) {
+  const SocketAddress peer = peer_address(socket);
+  if (const auto owner = socket_owner(peer, local_address(socket))) return launch::why_not_ours(owner);
+  // Another user's node 0 has sent this user away already. Who listens there proves nothing, but may say why.
+  const auto listener = listener_owner(peer);
+  return launch::why_not_ours(listener == ::geteuid() ? std::nullopt : listener);
+}
 
 constexpr std::chrono::seconds kFirstNotice{2}, kNoticePeriod{5};
 
@@ -119,9 +129,7 @@ void Agent::join(Reconnector::Result result) {
     return;
   }
   // Whoever took the port first would get the command line, and what the workers say.
-  const std::string not_ours =
-      nodes_.secret ? ""
-                    : why_not_ours(socket_owner(peer_address(result.socket.get()), local_address(result.socket.get())));
+  const std::string not_ours = nodes_.secret ? "" : why_not_ours(result.socket.get());
   if (!not_ours.empty()) {
     job_outcome_ = JobOutcome{
         .text = fmt::format("what listens at {} is not known to be this job's node 0: {}", nodes_.rendezvous, not_ours),
