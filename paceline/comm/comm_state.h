@@ -101,17 +101,19 @@ struct Comm::State {
 
   /// Starts the operation, waits for it, and enters it in the timeline. Returns its number.
   std::uint64_t run(const Operation& operation, Algorithm chosen);
-  /// Where an operation that was started is on the job_status.
+  /// Where an operation that was started is on the job status page.
   struct Started {
     std::uint64_t number, status_sequence;
   };
   Started start(const Operation& operation, Algorithm chosen);
   bool test(const Started& started);
+  /// Puts a timed operation that is complete into the timeline, within a step.
+  void record(std::uint64_t number, std::uint64_t bytes, const char* label);
   void wait(const Started& started);
 
  private:
   template <class Action>
-  auto status_sequence(std::uint64_t sequence, Action&& action);
+  auto with_status(std::uint64_t sequence, Action&& action);
   void remember(const Error& error);
   std::uint64_t run_in_step(const Operation& operation, Algorithm chosen);
 };
