@@ -11,6 +11,7 @@
 #include "paceline/base/bytes.h"
 #include "paceline/base/hash.h"
 #include "paceline/sync/exact_reduction.h"
+#include "paceline/sync/step_decisions.h"
 
 namespace paceline {
 namespace {
@@ -252,13 +253,7 @@ void Reducer::check_epilogue() {
   if (std::any_of(all.begin(), all.end(), [](const StepEpilogue& e) { return e.absent != 0; })) {
     exchange_participation();
   }
-  if (round_ != 0) return;
-  for (int a = 0; a < comm_.world_size(); ++a) {
-    for (int b = a + 1; b < comm_.world_size(); ++b) {
-      if (all[a].gradient_hash == all[b].gradient_hash && all[a].gradient_hash != 0)
-        duplicate_batches_.emplace_back(a, b);
-    }
-  }
+  if (round_ == 0) duplicate_batches_ = same_gradients(all);
 }
 
 void Reducer::exchange_participation() {

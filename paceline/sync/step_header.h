@@ -15,20 +15,21 @@ struct StepPrologue {
   static constexpr std::uint32_t kLoss = 4;   // the losses of all ranks are exchanged after this round
   static constexpr std::uint32_t kFlags = kEnded | kStop | kLoss;
 
-  std::uint64_t step;       // of this model; ranks must agree
-  std::uint64_t signature;  // of the bucket plan; ranks must agree
-  double weight;            // of this rank in the mean
-  std::uint32_t backwards;  // whose gradients it has added up
-  std::uint32_t flags;
-  std::uint64_t changes;  // in place, of parameters since its last step; what differs is a reason to compare replicas
+  std::uint64_t step = 0;       // of this model; ranks must agree
+  std::uint64_t signature = 0;  // of the bucket plan; ranks must agree
+  double weight = 0;            // of this rank in the mean
+  std::uint32_t backwards = 0;  // whose gradients it has added up
+  std::uint32_t flags = 0;
+  std::uint64_t changes =
+      0;  // in place, of parameters since its last step; what differs is a reason to compare replicas
 };
 
 /// And after its last.
 struct StepEpilogue {
-  std::uint64_t absent;         // parameters that took no part in this rank's backward
-  std::uint64_t gradient_hash;  // of the first bucket as this rank computed it; 0 where it was not taken
-  std::uint64_t bad_parameter;  // 1 + the first whose gradient was not finite on this rank; 0 for none
-  std::uint64_t state_hash;     // of the replica after an earlier step; 0 where it was not taken
+  std::uint64_t absent = 0;         // parameters that took no part in this rank's backward
+  std::uint64_t gradient_hash = 0;  // of the first bucket as this rank computed it; 0 where it was not taken
+  std::uint64_t bad_parameter = 0;  // 1 + the first whose gradient was not finite on this rank; 0 for none
+  std::uint64_t state_hash = 0;     // of the replica after an earlier step; 0 where it was not taken
 };
 
 /// Exchanges one half of the header among all ranks without blocking.

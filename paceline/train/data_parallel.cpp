@@ -15,6 +15,7 @@
 #include "paceline/sync/exact_reduction.h"
 #include "paceline/sync/reducer.h"
 #include "paceline/sync/rounded_reduction.h"
+#include "paceline/sync/step_decisions.h"
 #include "paceline/train/ddp/backward_watch.h"
 #include "paceline/train/ddp/data_parallel_state.h"
 #include "paceline/train/ddp/hook_reduction.h"
@@ -191,11 +192,7 @@ void DistributedDataParallel::resume_at(std::uint64_t done) {
   state_->rounds_before = done - state_->reducer.rounds();
 }
 
-double DistributedDataParallel::total_weight() const {
-  double total = 0;
-  for (const StepPrologue& rank : state_->reducer.prologues()) total += rank.weight;
-  return total;
-}
+double DistributedDataParallel::total_weight() const { return members_of(state_->reducer.prologues()).weight; }
 
 std::uint64_t DistributedDataParallel::require_averaged(std::uint64_t rounds_before,
                                                         const torch::optim::Optimizer& optimizer) const {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "paceline/sync/step_decisions.h"
 #include "paceline/train/ddp/data_parallel_state.h"
 
 namespace paceline {
@@ -58,21 +59,14 @@ torch::Tensor DistributedDataParallel::State::reduce_loss(const torch::Tensor& l
   }
   double sum = 0;  // in the order of ranks, so that all get the same bits
   for (const Told& told : all) sum += told.value;
-  double weights = 0;
-  for (const StepPrologue& rank : reducer.prologues()) weights += rank.weight;
+  const double weights = members_of(reducer.prologues()).weight;
   const bool divides = options.reduction != Reduction::Sum && weights > 0;
   return torch::full_like(loss, divides ? sum / weights : sum);
 }
 
 // A rank without data, in a round of others that look at their loss.
 void DistributedDataParallel::State::take_part_in_loss() {
-  if (losses_follow()) exchange(comm, {.value = 0, .kind = Told::kEnded});
-}
-
-bool DistributedDataParallel::State::losses_follow() const {
-  const auto all = reducer.prologues();
-  return std::any_of(all.begin(), all.end(),
-                     [](const StepPrologue& rank) { return (rank.flags & StepPrologue::kLoss) != 0; });
+  if (members_of(reducer.prologues()).loss_follows) exchange(comm, {.value = 0, .kind = Told::kEnded});
 }
 
 }  // namespace paceline

@@ -60,10 +60,9 @@ struct DistributedDataParallel::State {
   void look_at_gradients();
   void forget_cleared();
 
-  // What the ranks decide in a round, by what all of them said (outcome.cpp).
+  // What the ranks decide in a round, by what all of them said (decisions.cpp).
   void judge();
   bool judge_uneven();
-  int first_active() const;
   void judge_finite(bool dropped);
   void drop_gradients();
   void look_for_not_finite();
@@ -82,9 +81,8 @@ struct DistributedDataParallel::State {
   torch::Tensor evaluate(const std::function<torch::Tensor()>& closure);
   torch::Tensor reduce_loss(const torch::Tensor& loss);
   void take_part_in_loss();
-  bool losses_follow() const;
 
-  // Ranks whose data end early (uneven.cpp).
+  // Ranks whose data end early (join.cpp).
   void join();
   void require_all_ended();
   void adopt_state(int root);

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "paceline/base/finite.h"
+#include "paceline/sync/step_decisions.h"
 #include "paceline/train/ddp/data_parallel_state.h"
 #include "paceline/train/ddp/replica_comparison.h"
 #include "paceline/train/plain_tensor.h"
@@ -28,21 +29,17 @@ void DistributedDataParallel::State::judge() {
 
 /// Whether the gradients were dropped.
 bool DistributedDataParallel::State::judge_uneven() {
-  const auto all = reducer.prologues();
-  int ended = -1, active = -1;
-  for (int rank = 0; rank < comm.world_size(); ++rank) {
-    if (all[rank].flags & StepPrologue::kStop) stop_agreed = true;
-    int& first = all[rank].flags & StepPrologue::kEnded ? ended : active;
-    if (first < 0) first = rank;
-  }
-  if (ended < 0) return false;
+  const StepMembers members = members_of(reducer.prologues());
+  stop_agreed |= members.stop;
+  if (!members.first_ended) return false;
+  const int ended = *members.first_ended, active = members.first_active.value_or(-1);
   switch (options.uneven) {
     case Uneven::GoOn: break;
     case Uneven::Stop:
       stop_agreed = true;
       drop_gradients();
       ++skipped;
-      if (!losses_follow()) return true;
+      if (!members.loss_follows) return true;
       ended_early = true;  // an optimizer with a closure has counted this step all the same
       last_active = active;
       return true;
@@ -59,26 +56,16 @@ bool DistributedDataParallel::State::judge_uneven() {
   return false;
 }
 
-/// A rank that has data; 0 where none has.
-int DistributedDataParallel::State::first_active() const {
-  const auto all = reducer.prologues();
-  const auto active =
-      std::find_if(all.begin(), all.end(), [](const StepPrologue& p) { return (p.flags & StepPrologue::kEnded) == 0; });
-  return active == all.end() ? 0 : static_cast<int>(active - all.begin());
-}
-
 void DistributedDataParallel::State::judge_finite(bool dropped) {
-  const auto all = reducer.epilogues();
-  const auto bad = std::find_if(all.begin(), all.end(), [](const StepEpilogue& e) { return e.bad_parameter != 0; });
-  if (bad == all.end()) return;
-  const auto rank = static_cast<int>(bad - all.begin());
+  const auto bad = bad_gradient(reducer.epilogues());
+  if (!bad) return;
   const std::string evidence =
-      fmt::format("rank {}'s gradient of parameter '{}' held NaN or infinity in step {} of model '{}'", rank,
-                  parameters[bad->bad_parameter - 1].name, reducer.rounds() - 1, options.name);
+      fmt::format("rank {}'s gradient of parameter '{}' held NaN or infinity in step {} of model '{}'", bad->rank,
+                  parameters[bad->parameter].name, reducer.rounds() - 1, options.name);
   if (options.not_finite == NotFinite::Raise) {
     comm.fail({Fault::NotFinite,
                evidence + ". Lower the learning rate, clip gradients, or choose NotFinite::Skip or GoOn", comm.rank(),
-               rank});
+               bad->rank});
   }
   recorder.add_finding({.id = "not_finite",
                         .severity = Severity::Error,
@@ -135,17 +122,7 @@ std::uint64_t DistributedDataParallel::State::changes_of_parameters() {
 // When hashes differ, or one rank has changed a parameter in place and others have not.
 void DistributedDataParallel::State::compare_replicas() {
   const auto prologues = reducer.prologues();
-  const auto epilogues = reducer.epilogues();
-  const StepPrologue* first = nullptr;
-  std::uint64_t hash = 0;
-  bool suspected = false;
-  for (std::size_t rank = 0; rank < prologues.size(); ++rank) {
-    if (prologues[rank].flags & StepPrologue::kEnded) continue;
-    if (first == nullptr) first = &prologues[rank];
-    if (hash == 0) hash = epilogues[rank].state_hash;
-    suspected |= prologues[rank].changes != first->changes || epilogues[rank].state_hash != hash;
-  }
-  if (!suspected || options.check_replicas_every == 0) return;
+  if (options.check_replicas_every == 0 || !may_have_drifted(prologues, reducer.epilogues())) return;
   const bool ended = prologues[static_cast<std::size_t>(comm.rank())].flags & StepPrologue::kEnded;
   const auto difference =
       difference_of_replicas(comm, ended ? ReplicaHashes{} : ReplicaHashes::of(replica, optimizers));

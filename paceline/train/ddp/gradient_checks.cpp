@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "paceline/base/hash.h"
+#include "paceline/sync/step_decisions.h"
 #include "paceline/train/ddp/data_parallel_state.h"
 #include "paceline/train/plain_tensor.h"
 
@@ -120,17 +121,15 @@ void DistributedDataParallel::State::require_no_graph(std::size_t index) {
 void DistributedDataParallel::State::require_equal_backwards() {
   if (options.reduction != Reduction::Mean) return;
   const auto all = reducer.prologues();
-  const auto counts = [](const StepPrologue& rank) { return rank.backwards > 0; };
-  const auto first = std::find_if(all.begin(), all.end(), counts);
-  const auto other = std::find_if(
-      first, all.end(), [&](const StepPrologue& rank) { return counts(rank) && rank.backwards != first->backwards; });
-  if (other == all.end()) return;
-  const auto peer = static_cast<int>(other - all.begin());
+  const auto different = different_backwards(all);
+  if (!different) return;
+  const auto [first, other] = *different;
   comm.fail({ErrorCode::Mismatch,
              fmt::format("rank {} averages the gradients of {} backward(s), but rank {} those of {}: all ranks must "
                          "accumulate equally often, or use Reduction::Weighted",
-                         first - all.begin(), first->backwards, peer, other->backwards),
-             comm.rank(), peer});
+                         first, all[static_cast<std::size_t>(first)].backwards, other,
+                         all[static_cast<std::size_t>(other)].backwards),
+             comm.rank(), other});
 }
 
 void DistributedDataParallel::State::require_still_frozen() {

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "paceline/base/finite.h"
+#include "paceline/sync/step_decisions.h"
 #include "paceline/train/ddp/data_parallel_state.h"
 #include "paceline/train/tensor_over.h"
 
@@ -163,7 +164,10 @@ void DistributedDataParallel::State::finish_round() {
   const std::uint64_t dropped_before = skipped;
   judge();
   if (skipped == dropped_before) reducer.commit();
-  if (options.buffers != Buffers::Own) sync_buffers(options.buffers, first_active(), is_read ? 1 : 0);
+  if (options.buffers != Buffers::Own) {
+    const int root = members_of(reducer.prologues()).first_active.value_or(0);
+    sync_buffers(options.buffers, root, is_read ? 1 : 0);
+  };
   for (std::size_t index = 0; index < parameters.size(); ++index) {
     const torch::Tensor& gradient = parameters[index].tensor.grad();
     versions[index] = users_own[index] && gradient.defined() ? gradient._version() : slots[index]._version();

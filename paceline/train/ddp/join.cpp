@@ -4,6 +4,7 @@
 #include <string>
 #include <utility>
 
+#include "paceline/sync/step_decisions.h"
 #include "paceline/train/ddp/data_parallel_state.h"
 #include "paceline/train/state/optimizer_state.h"
 #include "paceline/train/steps.h"
@@ -30,9 +31,7 @@ void DistributedDataParallel::State::join() {
     const torch::NoGradGuard no_grad;
     look_at_gradients();
     begin_round(StepPrologue::kEnded);
-    const auto all = reducer.meet();
-    const auto ended = [](const StepPrologue& rank) { return (rank.flags & StepPrologue::kEnded) != 0; };
-    if (std::all_of(all.begin(), all.end(), ended)) {
+    if (!members_of(reducer.meet()).first_active) {
       reducer.dismiss();
       break;
     }
