@@ -188,7 +188,7 @@ TEST(Watch, RanksThatJoinAreSaidToJoin) {
 
 // ---- Ranks that wait for each other.
 
-/// Ranks on a job_status, of which a test says what they do.
+/// Ranks in a job status, of which a test says what they do.
 struct Ranks {
   explicit Ranks(int n) : job_status(new_job_status(n)) {
     for (int rank = 0; rank < n; ++rank) writers.push_back(std::make_unique<StatusWriter>(job_status, rank));
