@@ -111,7 +111,7 @@ struct Comm::State {
 
  private:
   template <class Action>
-  auto status_sequence(std::uint64_t sequence, Action&& action);
+  auto tracked(std::uint64_t sequence, Action&& action);
   void remember(const Error& error);
   std::uint64_t run_in_step(const Operation& operation, Algorithm chosen);
 };

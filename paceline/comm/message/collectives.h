@@ -40,7 +40,7 @@ class MessageCollectives {
   using Bytes = std::span<const std::byte>;
 
   bool is_small(const Operation& operation) const;
-  void enter(const Operation& operation, std::uint64_t number, bool rides, const WaitPolicy& wait_policy);
+  void enter(const Operation& operation, std::uint64_t number, bool eager, const WaitPolicy& wait_policy);
   void compare_signatures() const;
   void compare_parts(const Operation& operation, const WaitPolicy& wait_policy) const;
   std::size_t least_reach(const Operation& operation) const;

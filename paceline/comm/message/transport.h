@@ -30,7 +30,7 @@ std::optional<std::string> wrong_with(const Call& call);
 /// What one rank has for another one, and whether it is sent along with the call.
 struct EagerPayload {
   std::span<const std::byte> message = {};
-  bool rides = false;
+  bool eager = false;
 };
 
 /// How long a wait lasts without a sign of life, and for how long it does not sleep.
