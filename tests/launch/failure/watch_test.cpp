@@ -271,7 +271,7 @@ TEST(Standstill, ThereIsNoneWhereCallsComeFromSeveralThreads) {
   EXPECT_FALSE(ranks.after(600s));
 }
 
-TEST(Standstill, ThereIsNoneWhereARankHasMoreCommunicatorsThanTheBoard) {
+TEST(Standstill, ThereIsNoneWhereARankHasMoreCommunicatorsThanItsPage) {
   Ranks ranks(2);
   for (int i = 0; i < 40; ++i) ranks.writer(1).join(std::to_string(i), 2);
   ranks.enter(0, "world", 2, 7);
