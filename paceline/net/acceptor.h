@@ -26,7 +26,7 @@ class Acceptor {
 
   Acceptor(std::vector<UniqueFd> listeners, const Secret& secret);
 
-  /// Has proved that it knows the secret; whether it is let in, the owner decides by what it is.
+  /// A caller that has proved that it knows the secret; by its introduction the owner decides whether to let it in.
   struct Candidate {
     UniqueFd socket;
     std::string address;

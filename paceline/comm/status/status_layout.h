@@ -10,8 +10,8 @@
 
 namespace paceline {
 
-// What lies in a job status, in shared memory: the launcher's part, which workers cannot write, then a slot a worker on
-// this host, which only that worker writes. Whoever reads a slot trusts nothing in it (status_view.h).
+// What lies in a job status, in shared memory: the launcher's part, which workers cannot write, then a slot for each
+// worker on this host, a page that only that worker writes. Whoever reads a slot trusts nothing in it (status_view.h).
 
 /// One of a worker's last operations. `sequence` is 0 while it is filled in.
 struct alignas(128) StatusOperation {

@@ -1,5 +1,5 @@
 // Jobs of several launchers, which are all on this host here and meet over loopback: who may join, and what workers
-// find. How such jobs end is in hosts_failure_test.cpp, what only a network can do in namespaces_test.cpp.
+// find. How such jobs end is in nodes_failure_test.cpp, what only a network can do in namespaces_test.cpp.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
