@@ -255,6 +255,31 @@ void reduce_on_target(ReduceOp op, Dtype dtype, std::span<const std::byte* const
   }
 }
 
+template <class From, class To, class D>
+HWY_INLINE void convert_block(D d, const From* from, To* to) {
+  Elements<To>::store(Elements<From>::load(d, from), d, to);
+}
+
+template <class From, class To>
+void convert_floats(const std::byte* source, std::byte* destination, std::size_t count) {
+  const auto* from = reinterpret_cast<const From*>(source);
+  auto* to = reinterpret_cast<To*>(destination);
+  const hn::ScalableTag<float> d;
+  const std::size_t lanes = hn::Lanes(d);
+  std::size_t at = 0;
+  for (; at + lanes <= count; at += lanes) convert_block(d, from + at, to + at);
+  const hn::CappedTag<float, 1> one;
+  for (; at < count; ++at) convert_block(one, from + at, to + at);
+}
+
+// Between float and another type.
+void convert_on_target(Dtype from_type, const std::byte* from, Dtype to_type, std::byte* to, std::size_t count) {
+  if (from_type == Dtype::Float16) return convert_floats<Half, float>(from, to, count);
+  if (from_type == Dtype::BFloat16) return convert_floats<BFloat16, float>(from, to, count);
+  if (to_type == Dtype::Float16) return convert_floats<float, Half>(from, to, count);
+  if (to_type == Dtype::BFloat16) return convert_floats<float, BFloat16>(from, to, count);
+}
+
 const char* target_name() { return hwy::TargetName(HWY_TARGET); }
 
 }  // namespace HWY_NAMESPACE
@@ -263,13 +288,17 @@ HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
 #include <vector>
 
+#include "paceline/base/bytes.h"
+
 namespace paceline {
 
 HWY_EXPORT(reduce_on_target);
+HWY_EXPORT(convert_on_target);
 HWY_EXPORT(target_name);
 
 namespace {
@@ -332,6 +361,36 @@ void reduce_part(Dtype dtype, std::span<const std::byte* const> sources, std::sp
     used_weights.push_back(weights[s]);
   }
   kernel()(ReduceOp::Mean, dtype, used, destinations, count, used_weights, total);
+}
+
+// By way of floats, a block that stays in cache at a time.
+void convert(Dtype from_type, std::span<const std::byte> from, Dtype to_type, std::span<std::byte> to) {
+  constexpr std::size_t kBlock = 1024;
+  std::array<float, kBlock> floats;
+  const std::size_t count = from.size() / size_of(from_type);
+  if (from_type == to_type) return copy_bytes(to.data(), from.data(), from.size());
+  for (std::size_t at = 0; at < count; at += kBlock) {
+    const std::size_t block = std::min(kBlock, count - at);
+    const std::byte* const source = from.data() + at * size_of(from_type);
+    std::byte* const destination = to.data() + at * size_of(to_type);
+    auto* const values = reinterpret_cast<std::byte*>(floats.data());
+    const std::byte* read = values;
+    if (from_type == Dtype::Float32) {
+      read = source;
+    } else if (from_type == Dtype::Float64) {
+      std::copy_n(reinterpret_cast<const double*>(source), block, floats.data());
+    } else {
+      HWY_DYNAMIC_DISPATCH(convert_on_target)
+      (from_type, source, Dtype::Float32, to_type == Dtype::Float32 ? destination : values, block);
+    }
+    if (to_type == Dtype::Float64) {
+      std::copy_n(reinterpret_cast<const float*>(read), block, reinterpret_cast<double*>(destination));
+    } else if (to_type == Dtype::Float32) {
+      if (from_type == Dtype::Float64) copy_bytes(destination, values, block * sizeof(float));
+    } else {
+      HWY_DYNAMIC_DISPATCH(convert_on_target)(Dtype::Float32, read, to_type, destination, block);
+    }
+  }
 }
 
 // A power of two, so that no bit of a mean changes.

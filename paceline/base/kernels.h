@@ -27,6 +27,10 @@ const char* to_string(ReduceOp op);
 void reduce(ReduceOp op, Dtype dtype, std::span<const std::byte* const> sources,
             std::span<std::byte* const> destinations, std::size_t count, std::span<const double> weights = {});
 
+/// Writes floating-point values as another floating-point type: `to` has as many elements as `from`, elsewhere. Rounds
+/// to nearest even; from Float64 to 16 bits over Float32. What does not fit becomes infinity, and a NaN stays one.
+void convert(Dtype from_type, std::span<const std::byte> from, Dtype to_type, std::span<std::byte> to);
+
 /// Multiplies the weights of a Mean by the same power of two, so that their sum is less than 1 and each that counts
 /// beside the others is in the range of a float. The mean, bit for bit, is that of the weights before.
 void scale_weights(std::span<double> weights);

@@ -240,6 +240,10 @@ Comm::Work Comm::start(const Operation& operation) const {
   const State::Started started = state_->start(reachable, chosen);
   Work work(state_.get(), started.number, started.status_sequence);
   work.staged_ = std::move(staged);
+  if (operation.timed) {
+    work.timed_bytes_ = operation.count * size_of(operation.dtype);
+    work.label_ = operation.label[0] != '\0' ? operation.label : to_string(operation.kind);
+  }
   return work;
 }
 
@@ -256,6 +260,7 @@ void Comm::Work::wait() {
   const State::Use use(*state_);
   state_->wait({number_, status_sequence_});
   if (staged_) staged_->finish();
+  if (timed_bytes_ > 0) state_->record(number_, std::exchange(timed_bytes_, 0), label_);
 }
 
 std::vector<LinkInfo> Comm::links() const {

@@ -187,11 +187,14 @@ class Comm {
         : state_(state), number_(number), status_sequence_(status_sequence) {}
     State* state_ = nullptr;
     std::uint64_t number_ = 0, status_sequence_ = 0;
+    std::uint64_t timed_bytes_ = 0;  // that are still to be recorded, of a timed operation
+    const char* label_ = "";
     std::shared_ptr<StagedOperation> staged_;
   };
 
   /// Starts an operation and returns without waiting for peers; all ranks start it, or all block. The operands stay
-  /// untouched until it completes. Operands in memory of allocate(), or of an engine that reaches all memory, are
+  /// untouched until it completes, and its label lives as long. Within a training step the timeline gets a `timed`
+  /// operation when it is waited for. Operands in memory of allocate(), or of an engine that reaches all memory, are
   /// communicated from where they lie; others are copied, through a buffer of their size.
   Work start(const Operation& operation) const;
 

@@ -98,7 +98,7 @@ void Comm::State::remember(const Error& error) {
 /// `sequence` is the number in the job status of the operation that the action belongs to; an exception ends it there
 /// too.
 template <class Action>
-auto Comm::State::tracked(std::uint64_t sequence, Action&& action) {
+auto Comm::State::with_status(std::uint64_t sequence, Action&& action) {
   try {
     return guarded(action);
   } catch (...) {
@@ -110,13 +110,13 @@ auto Comm::State::tracked(std::uint64_t sequence, Action&& action) {
 void Comm::State::join() {
   if (job_status) status_name = job_status->join(name, world_size);
   const std::uint64_t sequence = job_status ? job_status->enter_join(status_name) : 0;
-  engine = tracked(sequence, [&] { return make_engine(name, rank, world_size); });
+  engine = with_status(sequence, [&] { return make_engine(name, rank, world_size); });
   if (job_status) job_status->complete(sequence, StatusWriter::kFew);
 }
 
 std::uint64_t Comm::State::run(const Operation& operation, Algorithm chosen) {
   const std::uint64_t sequence = job_status ? job_status->enter(operation, ++entered, status_name) : 0;
-  const std::uint64_t number = tracked(sequence, [&] {
+  const std::uint64_t number = with_status(sequence, [&] {
     if (!orphans.empty()) let_go_of_orphans();
     if (timeline->in_step()) return run_in_step(operation, chosen);
     return engine->run(operation, chosen);
@@ -128,13 +128,13 @@ std::uint64_t Comm::State::run(const Operation& operation, Algorithm chosen) {
 Comm::State::Started Comm::State::start(const Operation& operation, Algorithm chosen) {
   Started started{};
   if (job_status) started.status_sequence = job_status->enter(operation, ++entered, status_name);
-  started.number = tracked(started.status_sequence, [&] { return engine->start(operation, chosen); });
+  started.number = with_status(started.status_sequence, [&] { return engine->start(operation, chosen); });
   if (job_status) job_status->go_on(started.status_sequence);
   return started;
 }
 
 bool Comm::State::test(const Started& started) {
-  const bool done = tracked(started.status_sequence, [&] { return engine->test(started.number); });
+  const bool done = with_status(started.status_sequence, [&] { return engine->test(started.number); });
   if (done && job_status) job_status->complete(started.status_sequence, StatusWriter::kFew);
   return done;
 }
@@ -142,7 +142,7 @@ bool Comm::State::test(const Started& started) {
 void Comm::State::wait(const Started& started) {
   std::uint64_t sequence = started.status_sequence;
   if (job_status) sequence = job_status->wait_for(started.status_sequence, started.number, status_name);
-  tracked(sequence, [&] { engine->wait(started.number); });
+  with_status(sequence, [&] { engine->wait(started.number); });
   if (job_status) job_status->complete(sequence, StatusWriter::kFew);
 }
 
@@ -151,10 +151,14 @@ std::uint64_t Comm::State::run_in_step(const Operation& operation, Algorithm cho
   Operation timed = operation;
   timed.timed = true;
   const std::uint64_t number = engine->run(timed, chosen);
-  const OperationTiming timing = engine->timing(number);
-  timeline->add_operation({timing.launched, timing.last_arrival, timing.completed,
-                           operation.count * size_of(operation.dtype), to_string(operation.kind), timing.working});
+  record(number, operation.count * size_of(operation.dtype), to_string(operation.kind));
   return number;
+}
+
+void Comm::State::record(std::uint64_t number, std::uint64_t bytes, const char* label) {
+  if (!timeline->in_step()) return;
+  const OperationTiming timing = engine->timing(number);
+  timeline->add_operation({timing.launched, timing.last_arrival, timing.completed, bytes, label, timing.working});
 }
 
 }  // namespace paceline

@@ -107,11 +107,13 @@ struct Comm::State {
   };
   Started start(const Operation& operation, Algorithm chosen);
   bool test(const Started& started);
+  /// Puts a timed operation that is complete into the timeline, within a step.
+  void record(std::uint64_t number, std::uint64_t bytes, const char* label);
   void wait(const Started& started);
 
  private:
   template <class Action>
-  auto tracked(std::uint64_t sequence, Action&& action);
+  auto with_status(std::uint64_t sequence, Action&& action);
   void remember(const Error& error);
   std::uint64_t run_in_step(const Operation& operation, Algorithm chosen);
 };

@@ -10,6 +10,7 @@
 
 #include "paceline/base/bytes.h"
 #include "paceline/base/hash.h"
+#include "paceline/sync/exact_reduction.h"
 
 namespace paceline {
 namespace {
@@ -20,8 +21,6 @@ std::uint64_t hash_unless_zero(const Buffer& buffer) {
   return zero ? 0 : hash_of(data);
 }
 
-// Engines know of the last 64 when they ran, headers among them.
-constexpr std::size_t kMostInFlight = 48;
 // "step " and nine digits, a space, eight more digits.
 constexpr std::size_t kLabelBytes = 24;
 
@@ -36,10 +35,12 @@ ReducerOptions checked(ReducerOptions options) {
 
 }  // namespace
 
-Reducer::Reducer(Comm comm, std::vector<ParameterInfo> parameters, ReducerOptions options)
+Reducer::Reducer(Comm comm, std::vector<ParameterInfo> parameters, ReducerOptions options,
+                 std::unique_ptr<BucketReduction> reduction)
     : comm_(std::move(comm)),
       parameters_(std::move(parameters)),
       options_(checked(std::move(options))),
+      reduction_(reduction ? std::move(reduction) : std::make_unique<ExactReduction>(comm_)),
       prologue_(comm_),
       epilogue_(comm_),
       ready_(parameters_.size()) {
@@ -82,12 +83,11 @@ void Reducer::begin(const RoundCall& call) {
   std::fill(ready_.begin(), ready_.end(), 0);
   absent_.clear();
   arrival_order_.clear();
-  started_.clear();
-  settled_ = 0;
+  pieces_ = settled_ = 0;
+  reduction_->begin();
   for (std::size_t b = 0; b < buckets_.size(); ++b) {
     buckets_[b].missing = plan_.buckets[b].parameters.size();
     buckets_[b].launched = 0;
-    buckets_[b].work.clear();
   }
   const ScopedPhase phase(comm_.timeline(), Phase::Communication);
   const std::uint64_t plan = plan_.hash();
@@ -95,7 +95,7 @@ void Reducer::begin(const RoundCall& call) {
   prologue_label_.reserve(kLabelBytes);  // once
   prologue_label_.clear();
   fmt::format_to(std::back_inserter(prologue_label_), "step {} {:08x}", round_ % 1'000'000'000, plan >> 32);
-  prologue_.start({round_, plan, call.weight, call.passes, call.flags, call.changes}, prologue_label_.c_str());
+  prologue_.start({round_, plan, call.weight, call.backwards, call.flags, call.changes}, prologue_label_.c_str());
 }
 
 std::span<const StepPrologue> Reducer::meet() {
@@ -139,7 +139,7 @@ void Reducer::store(std::size_t parameter, const std::byte* gradient) {
   std::byte* to = buckets_[at.bucket].memory->data() + at.offset;
   const std::size_t bytes = parameters_[parameter].bytes();
   const bool pipelined = bytes > options_.bucket_bytes && at.bucket == next_bucket_ && !ready_[parameter] &&
-                         (round_ > 0 || at.bucket > 0) && !options_.reduce_bucket;
+                         (round_ > 0 || at.bucket > 0) && reduction_->takes_pieces();
   if (!pipelined) {
     copy_bytes(to, gradient, bytes);
     return mark_ready(parameter);
@@ -189,42 +189,30 @@ void Reducer::launch_ready_buckets() {
     ++next_bucket_;
   }
   // Peers may wait for this rank's share of what it launched before.
-  if (before == next_bucket_ && before > 0 && !buckets_[before - 1].work.empty()) {
+  if (before == next_bucket_ && before > 0 && buckets_[before - 1].last_piece >= settled_) {
     const ScopedPhase phase(comm_.timeline(), Phase::Communication);
-    buckets_[before - 1].work.back().first.test();
+    reduction_->test(buckets_[before - 1].last_piece);
   }
 }
 
-// Starts the operations of a bucket up to byte `up_to`, in pieces that stay in cache. The mean's division is part of
-// the reduction.
+// Hands a bucket to the reduction up to byte `up_to`, in pieces that stay in cache.
 void Reducer::launch(std::size_t index, std::size_t up_to) {
   Bucket& bucket = buckets_[index];
-  const Dtype dtype = plan_.buckets[index].dtype;
+  const std::size_t whole = plan_.buckets[index].bytes;
+  const std::size_t most = reduction_->takes_pieces() ? options_.bucket_bytes : whole;
   const ScopedPhase phase(comm_.timeline(), Phase::Communication);
-  if (options_.reduce_bucket) {
-    const BucketPiece whole{index, 0, dtype, {bucket.memory->data(), bucket.memory->bytes()}};
-    if (options_.before_launch) options_.before_launch(whole);
-    bucket.complete = options_.reduce_bucket(whole, call_);
-    bucket.launched = up_to;
-    return;
-  }
   while (bucket.launched < up_to) {
-    if (started_.size() - settled_ >= kMostInFlight) settle_oldest();
-    const std::size_t bytes = std::min(up_to - bucket.launched, options_.bucket_bytes);
-    std::byte* data = bucket.memory->data() + bucket.launched;
-    if (options_.before_launch) options_.before_launch({index, bucket.launched, dtype, {data, bytes}});
-    bucket.work.emplace_back(comm_.start({.kind = Collective::AllReduce,
-                                          .dtype = dtype,
-                                          .reduce = call_.op,
-                                          .count = bytes / size_of(dtype),
-                                          .call_count = plan_.buckets[index].bytes / size_of(dtype),
-                                          .in = data,
-                                          .out = data,
-                                          .weight = call_.weight,
-                                          .label = bucket.label.c_str(),
-                                          .timed = true}),
-                             bytes);
-    started_.emplace_back(index, bucket.work.size() - 1);
+    if (pieces_ - settled_ >= reduction_->most_in_flight()) settle_oldest();
+    const std::size_t bytes = std::min(up_to - bucket.launched, most);
+    const BucketPiece piece{.bucket = index,
+                            .offset = bucket.launched,
+                            .bucket_bytes = whole,
+                            .dtype = plan_.buckets[index].dtype,
+                            .bytes = {bucket.memory->data() + bucket.launched, bytes},
+                            .label = bucket.label.c_str()};
+    if (options_.before_launch) options_.before_launch(piece);
+    reduction_->launch(piece, call_);
+    bucket.last_piece = pieces_++;
     bucket.launched += bytes;
   }
 }
@@ -241,10 +229,7 @@ bool Reducer::finish(const RoundEnd& end) {
   const ScopedPhase phase(comm_.timeline(), Phase::Communication);
   epilogue_.start({absent_.size(), gradient_hash_, end.bad_parameter, end.state_hash}, "step ends");
   meet();
-  while (settled_ < started_.size()) settle_oldest();
-  for (Bucket& bucket : buckets_) {
-    if (bucket.complete) std::exchange(bucket.complete, nullptr)();
-  }
+  while (settled_ < pieces_) settle_oldest();
   check_epilogue();
   const bool moved = round_ == 0 && rebuild();
   in_round_ = false;
@@ -252,16 +237,7 @@ bool Reducer::finish(const RoundEnd& end) {
   return moved;
 }
 
-void Reducer::settle_oldest() {
-  const auto [index, operation] = started_[settled_++];
-  auto& [work, bytes] = buckets_[index].work[operation];
-  work.wait();
-  Timeline& timeline = comm_.timeline();
-  if (!timeline.in_step() || comm_.world_size() == 1) return;
-  const OperationTiming timing = work.timing();
-  timeline.add_operation(
-      {timing.launched, timing.last_arrival, timing.completed, bytes, buckets_[index].label, timing.working});
-}
+void Reducer::settle_oldest() { reduction_->wait(settled_++); }
 
 void Reducer::check_epilogue() {
   const auto all = epilogues_ = epilogue_.wait();
@@ -292,8 +268,8 @@ void Reducer::exchange_participation() {
 }
 
 bool Reducer::progress() {
-  for (std::size_t i = settled_; i < started_.size(); ++i) {
-    if (!buckets_[started_[i].first].work[started_[i].second].first.test()) return true;
+  for (std::size_t piece = settled_; piece < pieces_; ++piece) {
+    if (!reduction_->test(piece)) return true;
   }
   return false;
 }

@@ -10,34 +10,15 @@
 
 #include "paceline/comm/comm.h"
 #include "paceline/sync/bucket_plan.h"
+#include "paceline/sync/bucket_reduction.h"
 #include "paceline/sync/step_header.h"
 
 namespace paceline {
 
-/// What one rank says of a round when it begins.
-struct RoundCall {
-  ReduceOp op = ReduceOp::Mean;  ///< The same on all ranks: Mean or Sum.
-  double weight = 1;             ///< Of this rank in a Mean; with 0 its slots are not read.
-  std::uint32_t passes = 1;      ///< Backwards whose gradients the slots hold the sum of.
-  std::uint32_t flags = 0;       ///< StepPrologue::kEnded, kStop, kLoss
-  std::uint64_t changes = 0;     ///< See StepPrologue.
-};
-
-/// Bytes of a bucket that are about to be sent off; `offset` is where they begin in it.
-struct BucketPiece {
-  std::size_t bucket;
-  std::size_t offset;
-  Dtype dtype;
-  std::span<std::byte> bytes;
-};
-
 struct ReducerOptions {
   std::size_t bucket_bytes = std::size_t{1} << 20;
-  /// Called for each piece just before it is sent off, while it is in cache. May change its values.
+  /// Called for each piece just before it is launched, while it is in cache. May change its values.
   std::function<void(const BucketPiece&)> before_launch = {};
-  /// If set, reduces a whole bucket instead of the reducer. What it starts is complete when what it returns has been
-  /// called, in the round's finish().
-  std::function<std::function<void()>(const BucketPiece&, const RoundCall&)> reduce_bucket = {};
 };
 
 /// What it says when it ends, beside what the reducer knows itself.
@@ -57,7 +38,9 @@ struct RoundEnd {
 class Reducer {
  public:
   /// Collective. Starts with reverse registration order as the expected order of arrival.
-  Reducer(Comm comm, std::vector<ParameterInfo> parameters, ReducerOptions options);
+  /// `reduction` is how buckets are communicated; as they are, if null.
+  Reducer(Comm comm, std::vector<ParameterInfo> parameters, ReducerOptions options,
+          std::unique_ptr<BucketReduction> reduction = nullptr);
 
   /// Where a parameter's gradient lies, and what keeps that memory. Moves once, in the finish() of the first round, and
   /// by renew().
@@ -95,6 +78,8 @@ class Reducer {
 
   /// Does this rank's share of what it has launched, as far as the others are there. False once all of it is complete.
   bool progress();
+  /// After finish(): nothing of the round was dropped, on any rank.
+  void commit() { reduction_->commit(); }
 
   /// Of the last round, by rank, until the next begins.
   std::span<const StepPrologue> prologues() const { return prologues_; }
@@ -108,15 +93,15 @@ class Reducer {
   const std::vector<std::pair<int, int>>& duplicate_batches() const { return duplicate_batches_; }
   std::uint64_t rounds() const { return round_; }
   const BucketPlan& plan() const { return plan_; }
+  const BucketReduction& reduction() const { return *reduction_; }
 
  private:
   struct Bucket {
     std::shared_ptr<Buffer> memory = nullptr;
     std::string label;
-    std::size_t missing = 0;                                    // parameters not ready in this round
-    std::size_t launched = 0;                                   // bytes whose operations were started
-    std::function<void()> complete = {};                        // of ReducerOptions::reduce_bucket
-    std::vector<std::pair<Comm::Work, std::size_t>> work = {};  // with bytes
+    std::size_t missing = 0;     // parameters not ready in this round
+    std::size_t launched = 0;    // bytes that the reduction has
+    std::size_t last_piece = 0;  // of these
   };
 
   void lay_out(std::span<const std::size_t> order);
@@ -134,6 +119,7 @@ class Reducer {
   const Comm comm_;
   const std::vector<ParameterInfo> parameters_;
   const ReducerOptions options_;
+  const std::unique_ptr<BucketReduction> reduction_;
   BucketPlan plan_;
   std::vector<Bucket> buckets_;
   HeaderExchange<StepPrologue> prologue_;
@@ -146,11 +132,11 @@ class Reducer {
   RoundCall call_;
   std::span<const StepPrologue> prologues_;  // empty until all have met
   std::span<const StepEpilogue> epilogues_;
-  std::size_t next_bucket_ = 0;                               // the first that is not fully launched
-  std::vector<std::pair<std::size_t, std::size_t>> started_;  // in this order: bucket, its operation
-  std::size_t settled_ = 0;                                   // of these, waited for
-  std::vector<std::uint8_t> ready_;                           // by parameter
-  std::vector<std::size_t> absent_;                           // marked as such
+  std::size_t next_bucket_ = 0;      // the first that is not fully launched
+  std::size_t pieces_ = 0;           // that were launched
+  std::size_t settled_ = 0;          // of these, waited for
+  std::vector<std::uint8_t> ready_;  // by parameter
+  std::vector<std::size_t> absent_;  // marked as such
   std::vector<std::size_t> arrival_order_;
   std::uint64_t gradient_hash_ = 0;
 

@@ -18,7 +18,7 @@ struct StepPrologue {
   std::uint64_t step;       // of this model; ranks must agree
   std::uint64_t signature;  // of the bucket plan; ranks must agree
   double weight;            // of this rank in the mean
-  std::uint32_t passes;     // backwards whose gradients it has added up
+  std::uint32_t backwards;  // whose gradients it has added up
   std::uint32_t flags;
   std::uint64_t changes;  // in place, of parameters since its last step; what differs is a reason to compare replicas
 };

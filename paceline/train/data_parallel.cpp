@@ -12,9 +12,12 @@
 #include <random>
 
 #include "paceline/base/enumerator.h"
+#include "paceline/sync/exact_reduction.h"
 #include "paceline/sync/reducer.h"
+#include "paceline/sync/rounded_reduction.h"
 #include "paceline/train/ddp/backward_watch.h"
 #include "paceline/train/ddp/data_parallel_state.h"
+#include "paceline/train/ddp/hook_reduction.h"
 #include "paceline/train/ddp/replica_comparison.h"
 
 namespace paceline {
@@ -144,7 +147,7 @@ void DistributedDataParallel::accumulate(std::size_t backwards) {
 }
 
 bool DistributedDataParallel::averaged() const {
-  return !state_->in_backward && state_->passes == 0 && state_->reducer.rounds() > 0 &&
+  return !state_->in_backward && state_->backwards == 0 && state_->reducer.rounds() > 0 &&
          state_->shared.accumulated() == 0;
 }
 
@@ -160,6 +163,7 @@ bool DistributedDataParallel::stop_agreed() const { return state_->stop_agreed; 
 std::uint64_t DistributedDataParallel::skipped_rounds() const { return state_->skipped; }
 
 void DistributedDataParallel::sync_buffers(Buffers how) { state_->sync_buffers(how, 0, 1); }
+const char* DistributedDataParallel::codec() const { return state_->reducer.reduction().codec(); }
 std::string DistributedDataParallel::explain() const { return state_->explain(); }
 
 UnusedParameters DistributedDataParallel::unused() const {
@@ -179,7 +183,7 @@ const std::vector<NamedTensor>& DistributedDataParallel::trained() const { retur
 
 std::uint64_t DistributedDataParallel::rounds() const { return state_->rounds_before + state_->reducer.rounds(); }
 std::uint32_t DistributedDataParallel::accumulated() const {
-  return std::max(state_->passes, state_->shared.accumulated());
+  return std::max(state_->backwards, state_->shared.accumulated());
 }
 void DistributedDataParallel::resume_at(std::uint64_t done) {
   state_->drop_gradients();
@@ -207,7 +211,9 @@ DistributedDataParallel::State::State(torch::nn::Module& module, const Comm& wit
       shared(trained),
       parameters(averaged_here(trained, shared, options.name)),
       uses_slots(comm.world_size() > 1 || options.reduction == Reduction::Weighted || options.reduce_bucket),
-      reducer(comm, infos(parameters), reducer_options()),
+      reducer(comm, infos(parameters),
+              {.bucket_bytes = options.bucket_bytes, .before_launch = [this](const BucketPiece& p) { divide(p); }},
+              make_reduction()),
       recorder(comm.timeline(), {.rank = comm.rank(), .threads = at::get_num_threads()}),
       arrived(parameters.size()),
       comes_again(parameters.size()),
@@ -238,7 +244,7 @@ GradientOwner DistributedDataParallel::State::owner() {
           .reduction = options.reduction,
           .world_size = comm.world_size(),
           .group = group,
-          .accumulated = [this] { return std::max<std::uint32_t>(passes, in_backward); }};
+          .accumulated = [this] { return std::max<std::uint32_t>(backwards, in_backward); }};
 }
 
 DistributedDataParallel::State::~State() {
@@ -247,15 +253,16 @@ DistributedDataParallel::State::~State() {
   if (reducer.in_round() && std::uncaught_exceptions() == 0) comm.abort("its model was destroyed during backward");
 }
 
-ReducerOptions DistributedDataParallel::State::reducer_options() {
-  ReducerOptions result{.bucket_bytes = options.bucket_bytes,
-                        .before_launch = [this](const BucketPiece& piece) { before_launch(piece); }};
+std::unique_ptr<BucketReduction> DistributedDataParallel::State::make_reduction() {
+  const BeforeSend look = [this](const BucketPiece& piece, Dtype sent_as, std::span<const std::byte> sent) {
+    note_not_finite(piece, sent_as, sent);
+  };
   if (options.reduce_bucket) {
-    result.reduce_bucket = [this](const BucketPiece& p, const RoundCall& c) { return call_bucket_hook(p, c); };
-  } else if (options.wire != Wire::AsIs && comm.world_size() > 1) {
-    result.reduce_bucket = [this](const BucketPiece& p, const RoundCall& c) { return send_rounded(p, c); };
+    return std::make_unique<HookReduction>(comm, options.reduction, options.reduce_bucket, look);
   }
-  return result;
+  if (options.wire == Wire::AsIs || comm.world_size() == 1) return std::make_unique<ExactReduction>(comm, look);
+  const Dtype wire = options.wire == Wire::Float16 ? Dtype::Float16 : Dtype::BFloat16;
+  return std::make_unique<RoundedReduction>(comm, wire, look);
 }
 
 void DistributedDataParallel::State::connect_batch_norms(torch::nn::Module& module) {
@@ -268,14 +275,8 @@ void DistributedDataParallel::State::connect_batch_norms(torch::nn::Module& modu
     add(std::dynamic_pointer_cast<SyncBatchNormImpl>(part));
   if (batch_norms.empty()) return;
   batch_norm_link = std::make_shared<const SyncBatchNormImpl::Link>(
-      SyncBatchNormImpl::Link{.comm = comm.duplicate(), .while_waiting = [this] { return progress(); }});
+      SyncBatchNormImpl::Link{.comm = comm.duplicate(), .while_waiting = [this] { return reducer.progress(); }});
   for (const auto& batch_norm : batch_norms) batch_norm->connect(batch_norm_link);
-}
-
-bool DistributedDataParallel::State::progress() {
-  bool under_way = reducer.progress();
-  for (Rounded& bucket : rounded) under_way |= !bucket.work.test();
-  return under_way;
 }
 
 // Ranks that are threads would take turns in one generator, and none of them would have a stream of its own.

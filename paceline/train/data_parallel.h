@@ -67,7 +67,7 @@ enum class Wire { AsIs, Float16, BFloat16 };
 struct GradientBucket {
   std::size_t index;     ///< All ranks come with the same buckets in the same order.
   torch::Tensor values;  ///< Of one dimension, over the bucket's memory.
-  const Comm& comm;
+  const Comm& comm;      ///< The report has its blocking calls, and operations that are started with `timed`.
   Reduction reduction;
   double weight;  ///< Of this rank; with 0 its values do not count. Of Weighted, values are divided by it already.
 };
@@ -181,6 +181,9 @@ class DistributedDataParallel {
   /// Collective. Makes buffers equal now.
   void sync_buffers(Buffers how);
 
+  /// How gradients travel, as the report names it: "none" (as they are), "float16", "bfloat16", or "hook" for a
+  /// program's own communication.
+  const char* codec() const;
   /// What this model is, how it is communicated, and what happened in the last step: some lines for a human.
   std::string explain() const;
   /// Of the last averaging.

@@ -28,7 +28,7 @@ Report collect_report(const DistributedDataParallel& ddp, const ReportOptions& o
   if (options.batch_per_rank > 0) config.batch_per_rank = options.batch_per_rank;
   config.optimizer = options.optimizer;
   config.mode = "synchronous";
-  config.codec = "none";
+  config.codec = ddp.codec();
   config.bucket_bytes = ddp.options().bucket_bytes;
   return make_report(std::move(run), std::move(config), std::move(ranks),
                      {.one_worker_samples_per_s = options.samples_per_s_one, .test_accuracy = options.test_accuracy});

@@ -45,6 +45,40 @@ TEST(Half, EveryValueSurvivesAndRoundingIsToNearestEven) {
 }
 
 // The vector loops against the scalar conversions, whatever instructions this machine has.
+// Every value of 16 bits, at every place in a vector, and floats between them.
+TEST(Convert, IsTheScalarConversionOfEachValue) {
+  std::vector<float> values;
+  for (std::uint32_t bits = 0; bits < 65536; ++bits) values.push_back(to_float(Half{static_cast<std::uint16_t>(bits)}));
+  const std::size_t halves = values.size();
+  for (std::size_t i = 0; i + 1 < halves; i += 3) values.push_back((values[i] + values[i + 1]) / 2);
+  for (const float large : {65520.0f, 1e38f, -3.4e38f, 1e-40f, -0.0f}) values.push_back(large);
+  const auto equal = [](float a, float b) {
+    return std::isnan(a) ? std::isnan(b) : a == b && std::signbit(a) == std::signbit(b);
+  };
+  const auto check = [&]<class T>(T, auto&& scalar) {
+    std::vector<T> narrow(values.size());
+    std::vector<float> wide(values.size());
+    convert(Dtype::Float32, std::as_bytes(std::span(values)), dtype_of<T>(), std::as_writable_bytes(std::span(narrow)));
+    convert(dtype_of<T>(), std::as_bytes(std::span(narrow)), Dtype::Float32, std::as_writable_bytes(std::span(wide)));
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      ASSERT_TRUE(equal(to_float(scalar(values[i])), to_float(narrow[i]))) << values[i];
+      ASSERT_TRUE(equal(to_float(narrow[i]), wide[i])) << values[i];
+    }
+    std::vector<double> doubles(values.begin(), values.end());
+    std::vector<T> from_doubles(values.size());
+    convert(Dtype::Float64, std::as_bytes(std::span(doubles)), dtype_of<T>(),
+            std::as_writable_bytes(std::span(from_doubles)));
+    convert(dtype_of<T>(), std::as_bytes(std::span(narrow)), Dtype::Float64,
+            std::as_writable_bytes(std::span(doubles)));
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      ASSERT_TRUE(equal(to_float(narrow[i]), to_float(from_doubles[i]))) << values[i];
+      ASSERT_TRUE(equal(wide[i], static_cast<float>(doubles[i]))) << values[i];
+    }
+  };
+  check(Half{}, [](float v) { return to_half(v); });
+  check(BFloat16{}, [](float v) { return to_bfloat16(v); });
+}
+
 TEST(Reduce, SixteenBitSumsAreRoundedOnceFromFloat) {
   const std::uint64_t seed = test::seed();
   std::mt19937_64 random(seed);

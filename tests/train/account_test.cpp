@@ -155,5 +155,49 @@ TEST(Account, TheReportKnowsTheRun) {
   });
 }
 
+/// What a report says of a few steps with these options.
+Report report_with(DataParallelOptions options) {
+  Report report;
+  test::on_ranks(2, ThreadEngine::SharedMemory, [&](const Comm& comm) {
+    Sequential model = test::mlp();
+    DistributedDataParallel ddp(*model, comm, options);
+    Optimizer<torch::optim::SGD> optimizer(ddp, model->parameters(), torch::optim::SGDOptions(0.1));
+    for (int step = 0; step < kSteps; ++step) {
+      comm.timeline().begin_step(Phase::Forward);
+      optimizer.zero_grad();
+      test::loss_of(model, test::Samples(6)).backward();
+      optimizer.step();
+    }
+    comm.timeline().pause();
+    const Report own = collect_report(ddp, {.model = "mlp"});
+    if (comm.rank() == 0) report = own;
+  });
+  return report;
+}
+
+TEST(Account, TheReportCountsWhatEachWayOfCommunicatingSent) {
+  const Report exact = report_with({.bucket_bytes = 512});
+  const auto& as_is = exact.ranks.at(0).breakdown;
+  EXPECT_EQ(exact.config.codec, "none");
+  EXPECT_GT(as_is.operations, 2);
+  for (const Wire wire : {Wire::Float16, Wire::BFloat16}) {
+    const Report report = report_with({.bucket_bytes = 512, .wire = wire});
+    const auto& step = report.ranks.at(0).breakdown;
+    EXPECT_EQ(report.config.codec, wire == Wire::Float16 ? "float16" : "bfloat16");
+    EXPECT_EQ(step.comm_bytes, as_is.comm_bytes / 2);
+    EXPECT_EQ(step.operations, as_is.operations);
+    EXPECT_GT(step.hidden_comm_s + step.exposed_comm_s, 0);
+  }
+  const Report hook =
+      report_with({.bucket_bytes = 512, .reduce_bucket = [](const GradientBucket& bucket) {
+                     return [values = bucket.values, with = bucket.comm]() mutable {
+                       with.all_reduce<float>(std::span(values.data_ptr<float>(), values.numel()), ReduceOp::Mean);
+                     };
+                   }});
+  EXPECT_EQ(hook.config.codec, "hook");
+  EXPECT_EQ(hook.ranks.at(0).breakdown.comm_bytes, as_is.comm_bytes);
+  EXPECT_GT(hook.ranks.at(0).breakdown.operations, 2);
+}
+
 }  // namespace
 }  // namespace paceline

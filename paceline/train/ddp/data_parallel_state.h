@@ -35,7 +35,7 @@ struct DistributedDataParallel::State {
   void begin_round(std::uint32_t flags);
   void keep_gradient(std::size_t index);
   void take_gradient(std::size_t index);
-  void before_launch(const BucketPiece& piece);
+  void divide(const BucketPiece& piece);
   void note_not_finite(const BucketPiece& piece, Dtype sent_as, std::span<const std::byte> sent);
   bool backward_runs() const { return end_queued && token.use_count() > 1; }
   void end_backward();
@@ -71,14 +71,10 @@ struct DistributedDataParallel::State {
   void compare_replicas();
   std::uint64_t changes_of_parameters();
 
-  void sync_buffers(Buffers how, int root, double weight);                                  // buffers.cpp
-  Dtype wire_dtype(Dtype dtype) const;                                                      // wire.cpp
-  std::function<void()> send_rounded(const BucketPiece& piece, const RoundCall& call);      // wire.cpp
-  std::function<void()> call_bucket_hook(const BucketPiece& piece, const RoundCall& call);  // wire.cpp
-  ReducerOptions reducer_options();
+  void sync_buffers(Buffers how, int root, double weight);  // buffers.cpp
+  std::unique_ptr<BucketReduction> make_reduction();
   GradientOwner owner();
   void connect_batch_norms(torch::nn::Module& module);
-  bool progress();
   void require_generator_of_its_own();
   std::string explain() const;  // explain.cpp
 
@@ -138,7 +134,7 @@ struct DistributedDataParallel::State {
   std::vector<std::uint8_t> comes_again;
 
   // Of what has been accumulated since the last round.
-  std::uint32_t passes = 0;
+  std::uint32_t backwards = 0;
   double weight = 0;                  // the sum of theirs
   std::vector<std::uint8_t> pending;  // by parameter: grad() holds what is not averaged yet
   int no_syncs = 0;                   // that live
@@ -166,13 +162,6 @@ struct DistributedDataParallel::State {
   bool loss_follows = false;  // a closure runs, whose loss is exchanged when it returns
 
   std::vector<torch::optim::Optimizer*> optimizers;
-
-  struct Rounded {
-    Buffer memory;
-    Comm::Work work;
-    BucketPiece piece;
-  };
-  std::vector<Rounded> rounded;  // by bucket, with Wire::Float16 and BFloat16
 
   std::vector<std::shared_ptr<SyncBatchNormImpl>> batch_norms;
   std::shared_ptr<const SyncBatchNormImpl::Link> batch_norm_link;

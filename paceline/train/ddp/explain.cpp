@@ -30,7 +30,7 @@ std::string DistributedDataParallel::State::explain() const {
                         paceline::to_string(plan.buckets[b].dtype), fmt::join(names, ", "));
   }
   text += fmt::format("{} averagings, {} of them dropped; {} backwards accumulated since\n", reducer.rounds(), skipped,
-                      passes);
+                      backwards);
   for (const std::size_t index : absent_here) {
     text += fmt::format("  '{}' took no part on {}\n", parameters[index].name,
                         reducer.took_part(index) ? "this rank" : "any rank");

@@ -14,11 +14,11 @@ std::uint64_t DistributedDataParallel::State::require_averaged(std::uint64_t sin
   if (in_backward) fail_abandoned();
   require_still_frozen();
   forget_cleared();
-  if (passes > 0) {
+  if (backwards > 0) {
     fail(ErrorCode::Aborted,
          fmt::format("optimizer.step() was called while gradients of {} backward{} are accumulated and not averaged "
                      "(no_sync() or accumulate()); step after the backward that averages, or call average()",
-                     passes, passes == 1 ? "" : "s"));
+                     backwards, backwards == 1 ? "" : "s"));
   }
   shared.require_averaged(comm, optimizer);
   if (reducer.rounds() > since) return reducer.rounds();
@@ -60,7 +60,7 @@ void DistributedDataParallel::State::require_not_sent(std::size_t index) {
 // Clipping gradients of which a part is still to come gives what no single process would. Only the gradient of
 // parameter `but` has had this backward's part added.
 void DistributedDataParallel::State::require_unchanged(std::size_t but) {
-  if (!uses_slots || passes < 2) return;
+  if (!uses_slots || backwards < 2) return;
   for (std::size_t index = 0; index < parameters.size(); ++index) {
     if (index == but || !pending[index] || probe(index) == probes[index] || was_cleared(index)) continue;
     if (!is_in_slot(index) && !users_own[index]) continue;
@@ -120,16 +120,16 @@ void DistributedDataParallel::State::require_no_graph(std::size_t index) {
 void DistributedDataParallel::State::require_equal_backwards() {
   if (options.reduction != Reduction::Mean) return;
   const auto all = reducer.prologues();
-  const auto counts = [](const StepPrologue& rank) { return rank.passes > 0; };
+  const auto counts = [](const StepPrologue& rank) { return rank.backwards > 0; };
   const auto first = std::find_if(all.begin(), all.end(), counts);
   const auto other = std::find_if(
-      first, all.end(), [&](const StepPrologue& rank) { return counts(rank) && rank.passes != first->passes; });
+      first, all.end(), [&](const StepPrologue& rank) { return counts(rank) && rank.backwards != first->backwards; });
   if (other == all.end()) return;
   const auto peer = static_cast<int>(other - all.begin());
   comm.fail({ErrorCode::Mismatch,
              fmt::format("rank {} averages the gradients of {} backward(s), but rank {} those of {}: all ranks must "
                          "accumulate equally often, or use Reduction::Weighted",
-                         first - all.begin(), first->passes, peer, other->passes),
+                         first - all.begin(), first->backwards, peer, other->backwards),
              comm.rank(), peer});
 }
 

@@ -37,10 +37,10 @@ void DistributedDataParallel::State::begin_backward(std::size_t index) {
   in_backward = true;
   arrivals.clear();
   std::fill(arrived.begin(), arrived.end(), 0);
-  ++passes;
+  ++backwards;
   weight += next_weight.value_or(0);
   next_weight.reset();
-  averages = no_syncs == 0 && passes >= accumulate;
+  averages = no_syncs == 0 && backwards >= accumulate;
   require_unchanged(index);
   if (averages) begin_round(0);
 }
@@ -59,12 +59,13 @@ bool DistributedDataParallel::State::may_come_again(std::size_t index) {
 void DistributedDataParallel::State::begin_round(std::uint32_t flags) {
   if (stop_requested) flags |= StepPrologue::kStop;
   if (loss_follows) flags |= StepPrologue::kLoss;
-  RoundCall call{.passes = passes, .flags = flags, .changes = changes_of_parameters()};
+  RoundCall call{.backwards = backwards, .flags = flags, .changes = changes_of_parameters()};
   switch (options.reduction) {
     case Reduction::Sum: call.op = ReduceOp::Sum; break;
     case Reduction::Weighted: call.weight = weight; break;
     case Reduction::Mean:
-      if ((flags & StepPrologue::kEnded) && passes == 0 && options.ended_ranks == EndedRanks::LeaveOut) call.weight = 0;
+      if ((flags & StepPrologue::kEnded) && backwards == 0 && options.ended_ranks == EndedRanks::LeaveOut)
+        call.weight = 0;
   }
   divisor = options.reduction == Reduction::Weighted && weight > 0 ? weight : 1;
   is_read = call.weight != 0;
@@ -95,19 +96,17 @@ void DistributedDataParallel::State::take_gradient(std::size_t index) {
   }
 }
 
-// While the bytes are in cache. The reduction multiplies by the weight again, which no rank needs to know beforehand.
-void DistributedDataParallel::State::before_launch(const BucketPiece& piece) {
-  if (divisor != 1) {
-    const torch::NoGradGuard no_grad;
-    tensor_over(piece.dtype, piece.bytes).div_(divisor);
-  }
-  // What is rounded is looked at afterwards, when it may be too large.
-  if (uses_slots && wire_dtype(piece.dtype) == piece.dtype) note_not_finite(piece, piece.dtype, piece.bytes);
+// The reduction multiplies by the weight again, which no rank needs to know beforehand.
+void DistributedDataParallel::State::divide(const BucketPiece& piece) {
+  if (divisor == 1) return;
+  const torch::NoGradGuard no_grad;
+  tensor_over(piece.dtype, piece.bytes).div_(divisor);
 }
 
+// Of values as they are sent: what is rounded may have become too large. A world of one without slots looks later.
 void DistributedDataParallel::State::note_not_finite(const BucketPiece& piece, Dtype sent_as,
                                                      std::span<const std::byte> sent) {
-  if (options.not_finite == NotFinite::Unchecked || end.bad_parameter != 0 || !is_read) return;
+  if (!uses_slots || options.not_finite == NotFinite::Unchecked || end.bad_parameter != 0 || !is_read) return;
   if (const auto element = first_not_finite(sent_as, sent)) {
     end.bad_parameter = 1 + reducer.parameter_at(piece.bucket, piece.offset + *element * size_of(piece.dtype));
   }
@@ -158,10 +157,12 @@ void DistributedDataParallel::State::finish_round() {
   absent.clear();
   for (std::size_t index = 0; index < parameters.size(); ++index) give_back_result(index);
   std::fill(pending.begin(), pending.end(), 0);
-  passes = 0;
+  backwards = 0;
   weight = 0;
   stop_requested = false;
+  const std::uint64_t dropped_before = skipped;
   judge();
+  if (skipped == dropped_before) reducer.commit();
   if (options.buffers != Buffers::Own) sync_buffers(options.buffers, first_active(), is_read ? 1 : 0);
   for (std::size_t index = 0; index < parameters.size(); ++index) {
     const torch::Tensor& gradient = parameters[index].tensor.grad();

@@ -147,12 +147,12 @@ void DistributedDataParallel::State::look_at_gradients() {
 
 // If everything that was accumulated has been cleared since, it counts no longer.
 void DistributedDataParallel::State::forget_cleared() {
-  if (passes == 0) return;
+  if (backwards == 0) return;
   for (std::size_t index = 0; index < parameters.size(); ++index) {
     if (pending[index] && !was_cleared(index)) return;
   }
   std::fill(pending.begin(), pending.end(), 0);
-  passes = 0;
+  backwards = 0;
   weight = 0;
 }
 

@@ -36,7 +36,7 @@ void DistributedDataParallel::State::join() {
       reducer.dismiss();
       break;
     }
-    if (passes == 0) drop_gradients();  // those of this rank's last step are no part of the others' next
+    if (backwards == 0) drop_gradients();  // those of this rank's last step are no part of the others' next
     finish_round();
     take_part_in_loss();
   }
