@@ -37,9 +37,9 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       while (const auto frame = take_control(in)) {
         const auto* message = std::get_if<nlohmann::json>(&*frame);
         if (message == nullptr) continue;
-        read_as(*message, join_request_from, [](const JoinRequest& hello) { return to_json(hello); });
+        read_as(*message, join_request_from, [](const JoinRequest& request) { return to_json(request); });
         read_as(*message, end_from, [](const WorkerEnd& end) { return to_json(end); });
-        read_as(*message, outcome_from, [](const JobOutcome& job_outcome) { return to_json("leave", job_outcome); });
+        read_as(*message, outcome_from, [](const JobOutcome& outcome) { return to_json("leave", outcome); });
         // Ages are rounded, and the host and its processes are those of the writer: only that it is read.
         read_as(
             *message, [](const nlohmann::json& one) { return views_from(one.at("ranks"), now()).size(); },

@@ -95,7 +95,8 @@ void Comm::State::remember(const Error& error) {
   known->remember(Error(error.fault(), error.message(), rank_there, rank_there, error.cause()));
 }
 
-/// `sequence` is what the job status calls the operation in which the action is; an exception ends it there too.
+/// `sequence` is the number in the job status of the operation that the action belongs to; an exception ends it there
+/// too.
 template <class Action>
 auto Comm::State::with_status(std::uint64_t sequence, Action&& action) {
   try {

@@ -101,7 +101,7 @@ struct Comm::State {
 
   /// Starts the operation, waits for it, and enters it in the timeline. Returns its number.
   std::uint64_t run(const Operation& operation, Algorithm chosen);
-  /// Where an operation that was started is on the job status page.
+  /// Where an operation that was started stands on this worker's page of the job status.
   struct Started {
     std::uint64_t number, status_sequence;
   };

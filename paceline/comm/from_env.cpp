@@ -126,7 +126,8 @@ std::string command_line() {
   return line.empty() ? program_invocation_name : line;
 }
 
-/// This worker's slot of the launcher's job_status, if there is one. A process has one, however often it joins.
+/// What writes this worker's page of the job status; null where no launcher has made one. A process has one, however
+/// often it joins.
 std::shared_ptr<StatusWriter> open_job_status() {
   static std::mutex mutex;
   static std::weak_ptr<StatusWriter> opened;

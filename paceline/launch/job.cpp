@@ -1,4 +1,4 @@
-// The beginning of a job, and waiting for what happens to it. How it ends is in run_job_end.cpp.
+// The beginning of a job, and waiting for what happens to it. How it ends is in job_end.cpp.
 #include "paceline/launch/job.h"
 
 #include <fmt/format.h>

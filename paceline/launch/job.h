@@ -48,7 +48,7 @@ class Supervisor {
   /// How far the end of the job has come.
   enum class Phase {
     Running,
-    Leaving,      // the workers were told (by the job_status, the store, Ctrl-C) and get the grace to end
+    Leaving,      // the workers were told (by the job status, the store, Ctrl-C) and get the grace to end
     Terminating,  // they got SIGTERM
     Killing,
   };

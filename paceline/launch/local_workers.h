@@ -23,7 +23,7 @@ namespace paceline::launch {
 /// The workers of this host: their processes, and the job status that they share with this launcher.
 class LocalWorkers {
  public:
-  /// Makes the job_status; starts nobody. `options` must outlive this. Throws System.
+  /// Makes the job status; starts nobody. `options` must outlive this. Throws System.
   LocalWorkers(const RunOptions& options, JobFacts job);
 
   struct Problem {

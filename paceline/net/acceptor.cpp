@@ -46,13 +46,13 @@ void Acceptor::add_polled(std::vector<pollfd>& polled) {
 }
 
 std::vector<Acceptor::Candidate> Acceptor::handle_polled(const std::vector<pollfd>& polled) {
-  std::vector<Candidate> acceptor;
+  std::vector<Candidate> proved;
   // Read before the time is looked at: this process may have been stopped since the proof came.
   auto entry = polled.begin() + static_cast<std::ptrdiff_t>(polled_from_ + listeners_.size());
   for (auto stranger = strangers_.begin(); stranger != strangers_.end(); ++entry) {
     const auto current = stranger++;
     if (entry->revents == 0) continue;
-    if (auto candidate = hear(current)) acceptor.push_back(std::move(*candidate));
+    if (auto candidate = hear(current)) proved.push_back(std::move(*candidate));
   }
   std::erase_if(strangers_, [](const Stranger& stranger) { return stranger.deadline.passed(); });
   for (std::size_t i = 0; i < listeners_.size(); ++i) {
@@ -61,7 +61,7 @@ std::vector<Acceptor::Candidate> Acceptor::handle_polled(const std::vector<pollf
       if (!welcome(listeners_[i].get())) break;
     }
   }
-  return acceptor;
+  return proved;
 }
 
 std::optional<Nanoseconds> Acceptor::due() const {

@@ -14,10 +14,10 @@
 
 namespace paceline {
 
-/// Those who connect to a listening rank, store or launcher. Whoever does not prove within 2 s that it knows the secret
-/// is sent away; until then no more than Handshake::kProofBytes are read from it, and at most kAtOnce are heard at a
-/// time. Where more come, the one that has been there longest has to go, but has kHearing in any case; the others wait
-/// in the kernel's queue.
+/// Accepts those who connect to a listening rank, store or launcher, once they have proved that they know the secret.
+/// Whoever does not do so within 2 s is sent away; until then no more than Handshake::kProofBytes are read from it, and
+/// at most kAtOnce are heard at a time. Where more come, the one that has been there longest has to go, but has
+/// kHearing in any case; the others wait in the kernel's queue.
 class Acceptor {
  public:
   static constexpr std::size_t kAtOnce = 64;
@@ -26,6 +26,7 @@ class Acceptor {
 
   Acceptor(std::vector<UniqueFd> listeners, const Secret& secret);
 
+  /// A caller that has proved that it knows the secret; by its introduction the owner decides whether to let it in.
   struct Candidate {
     UniqueFd socket;
     std::string address;
@@ -35,7 +36,7 @@ class Acceptor {
   /// The next one that has proved itself, waiting for as long as this at most.
   std::optional<Candidate> next(Nanoseconds patience);
 
-  // For who has a poll() of its own, and calls nothing that blocks.
+  // For an owner that has a poll() of its own, and calls nothing that blocks.
 
   /// Adds what to poll, and takes the result from the same place. Gives those that have proved themselves.
   void add_polled(std::vector<pollfd>& polled);

@@ -43,7 +43,7 @@ bool wait_ready(int fd, short events, Deadline deadline) {
 class StoreClient final : public Store {
  public:
   StoreClient(std::string address, const std::optional<Secret>& secret, Deadline deadline)
-      : address_(std::move(address)), connect_(store_door(address_, secret)) {
+      : address_(std::move(address)), connect_(store_connector(address_, secret)) {
     give_back(connect_(deadline));
   }
 

@@ -43,7 +43,7 @@ struct TcpConnector {
 
 }  // namespace
 
-StoreConnector store_door(const std::string& address, const std::optional<Secret>& secret) {
+StoreConnector store_connector(const std::string& address, const std::optional<Secret>& secret) {
   if (address.starts_with(kTcp)) {
     const std::string host_port = address.substr(kTcp.size());
     const HostPort at = parse_host_port(host_port);

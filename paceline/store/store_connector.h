@@ -16,7 +16,7 @@ using StoreConnector = std::function<UniqueFd(Deadline)>;
 
 /// The way to the store at "unix:@NAME" or "tcp:HOST:PORT". Connects to nothing yet. Throws InvalidArgument for what is
 /// no address, a host that does not resolve, and a missing secret.
-StoreConnector store_door(const std::string& address, const std::optional<Secret>& secret);
+StoreConnector store_connector(const std::string& address, const std::optional<Secret>& secret);
 
 /// What a client throws when the store has not answered for as long as it should.
 Error store_silent(const std::string& address);

@@ -301,7 +301,7 @@ TEST(CheckpointFolder, FindsEveryDamage) {
 
 /// What verify_checkpoint() says of a checkpoint whose manifest has these `files` and `contents`, in JSON, and a right
 /// checksum.
-std::string verdict_of_manifest(const fs::path& checkpoint, const std::string& files, const std::string& contents) {
+std::string outcome_of_manifest(const fs::path& checkpoint, const std::string& files, const std::string& contents) {
   const std::string body =
       R"({"contents":)" + contents + R"(,"files":)" + files + R"(,"format":"paceline.checkpoint/1"})";
   const std::uint32_t checksum = crc32c(std::as_bytes(std::span(body)));
@@ -320,14 +320,14 @@ std::string file_entry(const std::string& name) { return R"({"bytes":0,"crc32c":
 TEST(CheckpointFolder, AManifestIsRefusedWhenItIsNestedDeeply) {
   const TemporaryFolder folder;
   const fs::path at = checkpoint(folder.path, "");
-  EXPECT_EQ(verdict_of_manifest(at, "[]", "{}"), "");
+  EXPECT_EQ(outcome_of_manifest(at, "[]", "{}"), "");
   const std::string lists = std::string(100'000, '[') + std::string(100'000, ']');
   std::string objects;
   for (int i = 0; i < 100'000; ++i) objects += R"({"a":)";
   objects += "1" + std::string(100'000, '}');
   for (const std::string& deep : {lists, objects}) {
-    EXPECT_NE(verdict_of_manifest(at, "[]", deep).find("nested too deeply"), std::string::npos);
-    EXPECT_NE(verdict_of_manifest(at, deep, "{}").find("nested too deeply"), std::string::npos);
+    EXPECT_NE(outcome_of_manifest(at, "[]", deep).find("nested too deeply"), std::string::npos);
+    EXPECT_NE(outcome_of_manifest(at, deep, "{}").find("nested too deeply"), std::string::npos);
   }
 }
 
@@ -338,14 +338,14 @@ TEST(CheckpointFolder, AManifestNamesFilesOfItsOwnFolderOnly) {
   std::ofstream(at / "manifest.json.of.another");
   fs::create_directory(at / "sub");
   std::ofstream(at / "sub" / "x");
-  EXPECT_EQ(verdict_of_manifest(at, "[" + file_entry("a") + "]", "{}"), "");
+  EXPECT_EQ(outcome_of_manifest(at, "[" + file_entry("a") + "]", "{}"), "");
   const std::string absolute = (folder.path / "outside").string();
   for (const std::string& name :
        std::initializer_list<std::string>{"../outside", absolute, "sub/x", "/dev/null", "", ".", "..", "a\\u0000b"}) {
-    const std::string outcome = verdict_of_manifest(at, "[" + file_entry(name) + "]", "{}");
+    const std::string outcome = outcome_of_manifest(at, "[" + file_entry(name) + "]", "{}");
     EXPECT_NE(outcome.find("is no name of a file in this folder"), std::string::npos) << name << ": " << outcome;
   }
-  EXPECT_NE(verdict_of_manifest(at, "[" + file_entry("a") + "," + file_entry("a") + "]", "{}").find("names 'a' twice"),
+  EXPECT_NE(outcome_of_manifest(at, "[" + file_entry("a") + "," + file_entry("a") + "]", "{}").find("names 'a' twice"),
             std::string::npos);
 }
 
@@ -353,7 +353,7 @@ TEST(CheckpointFolder, WhatIsNoRegularFileIsRefusedAtOnce) {
   const TemporaryFolder folder;
   const fs::path at = checkpoint(folder.path, "");
   const std::string files = "[" + file_entry("a") + "]";
-  const auto outcome = [&] { return verdict_of_manifest(at, files, "{}"); };
+  const auto outcome = [&] { return outcome_of_manifest(at, files, "{}"); };
   const auto expect_refusal = [&](const char* what) {
     EXPECT_NE(outcome().find("a is no regular file"), std::string::npos) << what << ": " << outcome();
     fs::remove(at / "a");
@@ -377,7 +377,7 @@ TEST(CheckpointFolder, AFileLargerThanTheManifestSaysIsNotRead) {
   const TemporaryFolder folder;
   const fs::path at = checkpoint(folder.path, "");
   fs::resize_file(at / "a", std::uintmax_t{1} << 42);  // of holes: no memory holds it
-  EXPECT_NE(verdict_of_manifest(at, "[" + file_entry("a") + "]", "{}").find("has 4398046511104 bytes where 0"),
+  EXPECT_NE(outcome_of_manifest(at, "[" + file_entry("a") + "]", "{}").find("has 4398046511104 bytes where 0"),
             std::string::npos);
 }
 

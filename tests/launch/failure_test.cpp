@@ -233,7 +233,7 @@ TEST(LauncherCleanup, NothingSurvivesAFailureOrCtrlC) {
   EXPECT_TRUE(interrupted.leaves_nothing());
 }
 
-TEST(LauncherCleanup, NothingSurvivesWhenTheFrontIsKilled) {
+TEST(LauncherCleanup, NothingSurvivesWhenTheLauncherIsKilled) {
   Job job(run_sh(2, std::string(kFamily) + "wait"));
   ASSERT_TRUE(all_started(job, 2)) << job.processes();
   job.signal(SIGKILL);
@@ -241,7 +241,7 @@ TEST(LauncherCleanup, NothingSurvivesWhenTheFrontIsKilled) {
   EXPECT_TRUE(job.leaves_nothing());
 }
 
-TEST(LauncherCleanup, NothingSurvivesWhenTheGuardIsKilled) {
+TEST(LauncherCleanup, NothingSurvivesWhenTheSupervisorIsKilled) {
   Job job(run_sh(2, std::string(kFamily) + "wait"));
   ASSERT_TRUE(all_started(job, 2)) << job.processes();
   ASSERT_GT(job.supervisor(), 0);
@@ -251,7 +251,7 @@ TEST(LauncherCleanup, NothingSurvivesWhenTheGuardIsKilled) {
   EXPECT_NE(job.err().find("killed by signal 9 (SIGKILL)"), std::string::npos) << job.err();
 }
 
-TEST(LauncherCleanup, NothingSurvivesWhenTheFrontIsKilledWhileItStarts) {
+TEST(LauncherCleanup, NothingSurvivesWhenTheLauncherIsKilledWhileItStarts) {
   for (int round = 0; round < 20; ++round) {
     Job job(run_sh(3, std::string(kFamily) + "wait"));
     ASSERT_TRUE(eventually([&] { return job.processes() > static_cast<std::size_t>(round % 8); }));
@@ -261,7 +261,7 @@ TEST(LauncherCleanup, NothingSurvivesWhenTheFrontIsKilledWhileItStarts) {
   }
 }
 
-TEST(LauncherCleanup, NothingSurvivesWhenTheFrontIsKilledWhileNobodyReadsTheOutput) {
+TEST(LauncherCleanup, NothingSurvivesWhenTheLauncherIsKilledWhileNobodyReadsTheOutput) {
   Job job(run_sh(2, "echo ready; while :; do echo more than anyone reads; done"));
   ASSERT_TRUE(eventually([&] { return job.processes() == 4; }));
   job.signal(SIGKILL);
@@ -304,7 +304,7 @@ TEST(ForeignProc, AFailedJobThereEndsItsWorkersAndNoStranger) {
   EXPECT_FALSE(contains(job.err(), "could not")) << job.err();
 }
 
-TEST(ForeignProc, AKilledGuardTakesItsWorkersAndTheirGroupsWithIt) {
+TEST(ForeignProc, AKilledSupervisorTakesItsWorkersAndTheirGroupsWithIt) {
   const TemporaryFolder folder;
   Job job(run_sh(1, "kill -9 $PPID; " + kLeavesSomething + "; sleep 1000"),
           in_namespace({"/usr/bin/unshare", "-pf", "--kill-child"}, "", folder.path / "left"));

@@ -63,10 +63,8 @@ TEST(Layers, NoIncludeClimbs) {
 /// Sub-folders that a sub-folder may include beside its own folder's files; all others may include none of their
 /// siblings.
 const std::map<std::string, std::set<std::string>> kSiblings = {
-    {"comm/shm", {"comm/status"}},
-    {"comm/tcp", {"comm/message", "comm/status"}},
-    {"launch/failure", {"launch/nodes"}},
-    {"launch/nodes", {"launch/failure"}},
+    {"comm/shm", {"comm/status"}},        {"comm/tcp", {"comm/message", "comm/status"}},
+    {"launch/failure", {"launch/nodes"}}, {"launch/nodes", {"launch/failure"}},
     {"train/ddp", {"train/state"}},
 };
 

@@ -20,7 +20,7 @@ inline Words node(int rank, int nodes, const std::string& rendezvous, const Word
   return words;
 }
 
-inline Words node_zero(int nodes, const Words& more = {}) { return node(0, nodes, "127.0.0.1:0", more); }
+inline Words coordinator(int nodes, const Words& more = {}) { return node(0, nodes, "127.0.0.1:0", more); }
 
 /// Where node 0 says that it listens.
 inline std::string rendezvous_of(Job& zero) {

@@ -123,7 +123,7 @@ TEST(Ps, ACommandLineThatIsNoUtf8IsListedAsJson) {
   EXPECT_NE(job_of(listing, job.pid()), nullptr) << listing.out;
 }
 
-TEST(Ps, WhatOnlyLooksLikeABoardIsPassedOver) {
+TEST(Ps, WhatOnlyLooksLikeAJobStatusIsPassedOver) {
   const UniqueFd fake(::memfd_create(JobStatus::kName, MFD_ALLOW_SEALING));
   ASSERT_EQ(::ftruncate(fake.get(), 1 << 20), 0);
   EXPECT_EQ(ps({}).exit_code, 0);

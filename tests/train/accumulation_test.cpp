@@ -39,7 +39,7 @@ Sequential oracle(const Samples& all) {
 enum class Scope { Backward, ForwardAndBackward, Accumulate };
 enum class Zeroing { Undefine, Zero };
 
-// A3: accumulation over four backwards is one batch four times as large, whatever the scope covers, and one reduction.
+// Accumulation over four backwards is one batch four times as large, whatever the scope covers, and one reduction.
 void check_accumulation(int n, Scope scope, Zeroing zeroing, ThreadEngine engine) {
   const Samples all(kBatch * kPasses * n);
   Sequential reference = oracle(all);
@@ -72,7 +72,7 @@ void check_accumulation(int n, Scope scope, Zeroing zeroing, ThreadEngine engine
   });
 }
 
-TEST(A3Accumulation, IsOneLargeBatchInEveryScope) {
+TEST(Accumulation, IsOneLargeBatchInEveryScope) {
   for (const Scope scope : {Scope::Backward, Scope::ForwardAndBackward, Scope::Accumulate}) {
     for (const Zeroing zeroing : {Zeroing::Undefine, Zeroing::Zero}) {
       for (const int n : {1, 2, 3}) check_accumulation(n, scope, zeroing, ThreadEngine::SharedMemory);
@@ -82,7 +82,7 @@ TEST(A3Accumulation, IsOneLargeBatchInEveryScope) {
 }
 
 // The averaging backward does not reach what an earlier one accumulated.
-TEST(A3Accumulation, CoversParametersThatTheLastBackwardDoesNotReach) {
+TEST(Accumulation, CoversParametersThatTheLastBackwardDoesNotReach) {
   test::on_ranks(2, ThreadEngine::SharedMemory, [](const Comm& comm) {
     torch::nn::Linear early(2, 1), late(2, 1);
     Sequential model(early, late);
@@ -101,7 +101,7 @@ TEST(A3Accumulation, CoversParametersThatTheLastBackwardDoesNotReach) {
   });
 }
 
-TEST(A3Accumulation, CoversWhatOnlyOneRankReachedAndOnlyEarlier) {
+TEST(Accumulation, CoversWhatOnlyOneRankReachedAndOnlyEarlier) {
   test::on_ranks(2, ThreadEngine::SharedMemory, [](const Comm& comm) {
     torch::nn::Linear early(2, 1), late(2, 1);
     Sequential model(early, late);
@@ -121,7 +121,7 @@ TEST(A3Accumulation, CoversWhatOnlyOneRankReachedAndOnlyEarlier) {
   });
 }
 
-TEST(A3Accumulation, AnEpochThatEndsInAGroupIsAveragedByHand) {
+TEST(Accumulation, AnEpochThatEndsInAGroupIsAveragedByHand) {
   test::on_ranks(2, ThreadEngine::SharedMemory, [](const Comm& comm) {
     torch::nn::Linear model(2, 1);
     DistributedDataParallel ddp(*model, comm);
@@ -137,7 +137,7 @@ TEST(A3Accumulation, AnEpochThatEndsInAGroupIsAveragedByHand) {
 }
 
 // Rank 1's step has a loss that reaches no parameter: it averages without a backward.
-TEST(A3Accumulation, ARankWithoutABackwardAddsZeros) {
+TEST(Accumulation, ARankWithoutABackwardAddsZeros) {
   test::on_ranks(2, ThreadEngine::SharedMemory, [](const Comm& comm) {
     torch::nn::Linear model(2, 1);
     DistributedDataParallel ddp(*model, comm);
@@ -147,7 +147,7 @@ TEST(A3Accumulation, ARankWithoutABackwardAddsZeros) {
   });
 }
 
-TEST(A3Accumulation, AccumulatedBackwardsAreOneStepOfTheAccount) {
+TEST(Accumulation, AccumulatedBackwardsAreOneStepOfTheAccount) {
   std::vector<double> samples;
   const Comm comm = Comm::solo();
   Sequential model = test::mlp();
@@ -166,7 +166,7 @@ TEST(A3Accumulation, AccumulatedBackwardsAreOneStepOfTheAccount) {
   EXPECT_EQ(samples, std::vector<double>(4, 6.0));
 }
 
-TEST(A3Accumulation, AnAverageByHandEndsAStepOfTheAccount) {
+TEST(Accumulation, AnAverageByHandEndsAStepOfTheAccount) {
   std::vector<double> samples;
   const Comm comm = Comm::solo();
   Sequential model = test::mlp();
@@ -221,7 +221,7 @@ TEST(Refused, RanksWithOtherOptions) {
                  {"MISMATCH", "Reduction::Mean", "Reduction::Weighted"});
 }
 
-// A8: 11 and 101 tokens, in one backward and in several; the plain mean is shown wrong beside it.
+// 11 and 101 tokens, in one backward and in several; the plain mean is shown wrong beside it.
 void check_weights(int n, const std::vector<std::vector<std::int64_t>>& counts, ThreadEngine engine) {
   std::int64_t total = 0;
   std::vector<std::vector<std::int64_t>> begins;  // by rank and pass
@@ -254,7 +254,7 @@ void check_weights(int n, const std::vector<std::vector<std::int64_t>>& counts, 
   });
 }
 
-TEST(A8Weighted, RanksWithDifferentNumbersOfTokensAreOneProcessOverAllOfThem) {
+TEST(Weighted, RanksWithDifferentNumbersOfTokensAreOneProcessOverAllOfThem) {
   for (const ThreadEngine engine : {ThreadEngine::SharedMemory, ThreadEngine::Messages}) {
     check_weights(2, {{11}, {101}}, engine);
     check_weights(2, {{3, 8}, {50, 1, 50}}, engine);
@@ -263,7 +263,7 @@ TEST(A8Weighted, RanksWithDifferentNumbersOfTokensAreOneProcessOverAllOfThem) {
   check_weights(1, {{5, 17}}, ThreadEngine::SharedMemory);
 }
 
-TEST(A8Weighted, WeightsOfWhatWasClearedDoNotCountAndThoseOfAnAverageByHandDo) {
+TEST(Weighted, WeightsOfWhatWasClearedDoNotCountAndThoseOfAnAverageByHandDo) {
   struct Net : torch::nn::Module {
     torch::Tensor w = register_parameter("w", torch::ones({3}, torch::kDouble));
   };
@@ -299,7 +299,7 @@ TEST(A8Weighted, WeightsOfWhatWasClearedDoNotCountAndThoseOfAnAverageByHandDo) {
 }
 
 // What a rank has accumulated when its data end counts in the step that the others average by hand.
-TEST(A3Accumulation, OfARankWhoseDataEndIsAveragedWithTheOthers) {
+TEST(Accumulation, OfARankWhoseDataEndIsAveragedWithTheOthers) {
   struct Net : torch::nn::Module {
     torch::Tensor w = register_parameter("w", torch::ones({3}, torch::kDouble));
   };
@@ -318,7 +318,7 @@ TEST(A3Accumulation, OfARankWhoseDataEndIsAveragedWithTheOthers) {
   });
 }
 
-TEST(A8Weighted, ThePlainMeanOfRanksIsNotThat) {
+TEST(Weighted, ThePlainMeanOfRanksIsNotThat) {
   const Samples all(112);
   Sequential reference = oracle(all);
   test::on_ranks(2, ThreadEngine::SharedMemory, [&](const Comm& comm) {

@@ -22,7 +22,7 @@ Sequential with_batch_norm() {
   return Sequential(torch::nn::Linear(12, 7), torch::nn::BatchNorm1d(7), torch::nn::Tanh(), torch::nn::Linear(7, 5));
 }
 
-// A6: several forwards before one backward, and integer buffers.
+// Several forwards before one backward, and integer buffers.
 void check_buffers(Buffers how, int n) {
   test::on_ranks(n, ThreadEngine::SharedMemory, [&](const Comm& comm) {
     Sequential model = with_batch_norm();
@@ -49,11 +49,11 @@ void check_buffers(Buffers how, int n) {
   });
 }
 
-TEST(A6Buffers, AreEachRanksOwnOrMadeEqualAfterTheBackward) {
+TEST(Buffers, AreEachRanksOwnOrMadeEqualAfterTheBackward) {
   for (const Buffers how : {Buffers::Own, Buffers::Broadcast, Buffers::Average}) check_buffers(how, 3);
 }
 
-TEST(A6Buffers, CanBeMadeEqualBeforeAnEvaluation) {
+TEST(Buffers, CanBeMadeEqualBeforeAnEvaluation) {
   test::on_ranks(2, ThreadEngine::SharedMemory, [](const Comm& comm) {
     Sequential model = with_batch_norm();
     DistributedDataParallel ddp(*model, comm);
@@ -66,7 +66,7 @@ TEST(A6Buffers, CanBeMadeEqualBeforeAnEvaluation) {
 
 // Libtorch allows it; statistics that are averaged between the backwards must not forbid it. A buffer that a graph
 // holds must not change unseen.
-TEST(A6Buffers, OfTwoForwardsMayBeMadeEqualBetweenTheirBackwards) {
+TEST(Buffers, OfTwoForwardsMayBeMadeEqualBetweenTheirBackwards) {
   for (const Buffers how : {Buffers::Average, Buffers::Broadcast}) {
     test::on_ranks(2, ThreadEngine::SharedMemory, [how](const Comm& comm) {
       Sequential model(torch::nn::Linear(12, 4), torch::nn::BatchNorm1d(4));

@@ -67,7 +67,7 @@ struct Training {
   std::uint64_t hash() { return test::hash_of_job(*model, optimizer, ddp); }
 };
 
-// A13: three steps, save, load into a new job, three more are six, bit for bit; in one process, where the random state
+// Three steps, save, load into a new job, three more are six, bit for bit; in one process, where the random state
 // is not shared.
 template <class Base, class Options>
 void check_resume(const Options& options, int steps_before) {
@@ -104,7 +104,7 @@ void check_resume(const Options& options, int steps_before) {
   EXPECT_NE(fed, 0u);
 }
 
-TEST(A13Resume, ThreeAndThreeStepsAreSixBitForBit) {
+TEST(Resume, ThreeAndThreeStepsAreSixBitForBit) {
   check_resume<torch::optim::SGD>(torch::optim::SGDOptions(0.1).momentum(0.9).nesterov(true), 0);
   check_resume<torch::optim::SGD>(torch::optim::SGDOptions(0.1), 3);
   check_resume<torch::optim::SGD>(torch::optim::SGDOptions(0.1).momentum(0.5), 4);
@@ -115,7 +115,7 @@ TEST(A13Resume, ThreeAndThreeStepsAreSixBitForBit) {
   check_resume<torch::optim::RMSprop>(torch::optim::RMSpropOptions(1e-2).momentum(0.9).centered(true), 0);
 }
 
-TEST(A13Resume, OfSeveralRanksEachGetsItsOwnBuffersBack) {
+TEST(Resume, OfSeveralRanksEachGetsItsOwnBuffersBack) {
   for (const int n : {2, 3}) {
     const TemporaryFolder folder;
     const Samples all(60);
@@ -149,8 +149,8 @@ TEST(A13Resume, OfSeveralRanksEachGetsItsOwnBuffersBack) {
   }
 }
 
-// A12: the rest of the epoch is read by another number of ranks, each sample once.
-TEST(A12Resume, OnAnotherNumberOfRanksReadsTheRestOfTheEpochOnce) {
+// The rest of the epoch is read by another number of ranks, each sample once.
+TEST(Resume, OnAnotherNumberOfRanksReadsTheRestOfTheEpochOnce) {
   // Without batch norm, which refuses a last batch of one sample.
   const auto network = [] { return Sequential(torch::nn::Linear(12, 8), torch::nn::Tanh(), torch::nn::Linear(8, 5)); };
   for (const auto& [before, after] : {std::pair(2, 3), std::pair(3, 2), std::pair(3, 1), std::pair(1, 4)}) {

@@ -20,13 +20,13 @@ struct Case {
   double gradient_tolerance;
 };
 
-class A1Equality : public testing::TestWithParam<std::tuple<Case, int>> {
+class Equality : public testing::TestWithParam<std::tuple<Case, int>> {
  protected:
   const Case& model() const { return std::get<0>(GetParam()); }
   int n() const { return std::get<1>(GetParam()); }
 };
 
-TEST_P(A1Equality, GradientsAreThoseOfOneProcess) {
+TEST_P(Equality, GradientsAreThoseOfOneProcess) {
   const Case model = this->model();
   torch::manual_seed(1);  // libtorch's own differs from run to run, and tolerances are those of rounding
   Sequential reference = model.build();
@@ -83,15 +83,15 @@ void check_training(const Case& model, int n, const Options& options, double tol
   });
 }
 
-TEST_P(A1Equality, TwentyStepsOfSgdKeepReplicasEqual) {
+TEST_P(Equality, TwentyStepsOfSgdKeepReplicasEqual) {
   check_training<torch::optim::SGD>(model(), n(), torch::optim::SGDOptions(0.1).momentum(0.9), 1e-5);
 }
 
-TEST_P(A1Equality, TwentyStepsOfAdamKeepReplicasEqual) {
+TEST_P(Equality, TwentyStepsOfAdamKeepReplicasEqual) {
   check_training<torch::optim::Adam>(model(), n(), torch::optim::AdamOptions(1e-3), 1e-5);
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, A1Equality,
+INSTANTIATE_TEST_SUITE_P(Models, Equality,
                          testing::Combine(testing::Values(Case{"MlpFloat", test::mlp, torch::kFloat, 1e-6},
                                                           Case{"MlpDouble", test::mlp, torch::kDouble, 1e-13},
                                                           // Sums over all positions of all images.
@@ -119,7 +119,7 @@ TEST(Buckets, MayBeAsLargeAsNumbersGo) {
   });
 }
 
-TEST(A2BitEquality, HoldsForEveryBucketSizeEngineAndRun) {
+TEST(BitEquality, HoldsForEveryBucketSizeEngineAndRun) {
   for (const int n : {2, 3}) {
     Sequential start = test::mlp();
     const Samples all(kBatch * n * 5);

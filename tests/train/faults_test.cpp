@@ -16,9 +16,9 @@ struct Wrong {
   std::vector<std::string> heard;  // by the others, all of it in one line
 };
 
-class A11Faults : public testing::TestWithParam<Wrong> {};
+class Faults : public testing::TestWithParam<Wrong> {};
 
-TEST_P(A11Faults, OfRankOneEndAllRanksWithOneCauseThatNamesIt) {
+TEST_P(Faults, OfRankOneEndAllRanksWithOneCauseThatNamesIt) {
   Job job(run_worker(3, "TrainsButRankOneGoesWrong", {"--timeout", "2"}),
           {.environment = {{"TEST_FAULT", GetParam().name}}});
   EXPECT_NE(job.wait(), 0);
@@ -44,7 +44,7 @@ const std::vector<Wrong> kFaults{
     {"absence", {"E401 TIMEOUT", "for rank 1, which is at "}},
 };
 
-INSTANTIATE_TEST_SUITE_P(Kinds, A11Faults, testing::ValuesIn(kFaults),
+INSTANTIATE_TEST_SUITE_P(Kinds, Faults, testing::ValuesIn(kFaults),
                          [](const auto& fault) { return std::string(fault.param.name); });
 
 // ---- What workers do in the tests above. Disabled, so that they run only as workers.

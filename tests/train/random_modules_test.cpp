@@ -173,7 +173,7 @@ void check_seed(std::uint64_t seed) {
   });
 }
 
-TEST(A1RandomModules, AreTrainedAsByOneProcess) {
+TEST(RandomModules, AreTrainedAsByOneProcess) {
   if (std::getenv("PACELINE_TEST_SEED") != nullptr) return check_seed(test::seed());
   const char* count = std::getenv("PACELINE_TEST_SEEDS");
   const std::uint64_t seeds = count == nullptr ? 200 : std::stoull(count);

@@ -118,7 +118,7 @@ void check(int n, Use use, std::size_t bucket_bytes, ThreadEngine engine) {
   });
 }
 
-TEST(A5Reentrant, CheckpointsOfALayerTwiceAreOneProcess) {
+TEST(Reentrant, CheckpointsOfALayerTwiceAreOneProcess) {
   for (const int n : {1, 2, 3}) {
     for (const std::size_t bucket_bytes : {64u, 1u << 20})
       check(n, Use::Twice, bucket_bytes, ThreadEngine::SharedMemory);
@@ -126,7 +126,7 @@ TEST(A5Reentrant, CheckpointsOfALayerTwiceAreOneProcess) {
   check(2, Use::Twice, 64, ThreadEngine::Messages);
 }
 
-TEST(A5Reentrant, APlainUseThatComesFirstIsAddedTo) {
+TEST(Reentrant, APlainUseThatComesFirstIsAddedTo) {
   for (const int n : {1, 2, 3}) {
     for (const std::size_t bucket_bytes : {64u, 1u << 20}) {
       check(n, Use::PlainAndTwice, bucket_bytes, ThreadEngine::SharedMemory);
@@ -134,12 +134,12 @@ TEST(A5Reentrant, APlainUseThatComesFirstIsAddedTo) {
   }
 }
 
-TEST(A5Reentrant, TheFirstGradientMayComeFromACheckpointInACheckpoint) {
+TEST(Reentrant, TheFirstGradientMayComeFromACheckpointInACheckpoint) {
   for (const int n : {1, 2, 3}) check(n, Use::AllOfIt, 64, ThreadEngine::SharedMemory);
 }
 
 // Rank 0 begins in its second step, rank 1 in its first.
-TEST(A5Reentrant, RanksAndStepsMayDifferInWhatTheyCheckpoint) {
+TEST(Reentrant, RanksAndStepsMayDifferInWhatTheyCheckpoint) {
   const Samples all(2 * kBatch, torch::kDouble);
   Tied reference;
   reference->to(torch::kDouble);
@@ -159,7 +159,7 @@ TEST(A5Reentrant, RanksAndStepsMayDifferInWhatTheyCheckpoint) {
 }
 
 // Two backwards a step, and ranks with different numbers of samples.
-TEST(A5Reentrant, AccumulatedAndWeighted) {
+TEST(Reentrant, AccumulatedAndWeighted) {
   constexpr int kRanks = 3;
   const auto count = [](int rank, int pass) { return std::int64_t{2} + rank + 3 * pass; };
   const Samples all(2 * (2 + 3 + 4) + 9, torch::kDouble);
@@ -192,7 +192,7 @@ TEST(A5Reentrant, AccumulatedAndWeighted) {
 }
 
 // Nothing foretold it, and the first gradient is with the other ranks already.
-TEST(A5Reentrant, ACheckpointThatBeginsLaterIsRefusedByNameOnAllRanks) {
+TEST(Reentrant, ACheckpointThatBeginsLaterIsRefusedByNameOnAllRanks) {
   expect_all_say(failures(2,
                           [](const Comm& comm) {
                             Tied model;
@@ -214,7 +214,7 @@ struct Trap : torch::autograd::Function<Trap> {
   }
 };
 
-TEST(A5Reentrant, ABackwardThatThrowsBeforeItsFirstGradientLeavesNothing) {
+TEST(Reentrant, ABackwardThatThrowsBeforeItsFirstGradientLeavesNothing) {
   const Samples all(2 * kBatch, torch::kDouble);
   Tied reference;
   reference->to(torch::kDouble);

@@ -167,7 +167,7 @@ void check_schedule(int n, Args... args) {
   });
 }
 
-TEST(A13Resume, WithAScheduleThreeAndThreeStepsAreSixBitForBit) {
+TEST(Resume, WithAScheduleThreeAndThreeStepsAreSixBitForBit) {
   for (const int n : {1, 2}) {
     check_schedule<torch::optim::StepLR>(n, 2u, 0.5);
     check_schedule<Cosine>(n, 9u);

@@ -85,7 +85,7 @@ void check_unused(int n, Zeroing zeroing) {
   });
 }
 
-TEST(A4Unused, AreNamedInTheSameStep) {
+TEST(Unused, AreNamedInTheSameStep) {
   test::on_ranks(2, ThreadEngine::SharedMemory, [](const Comm& comm) {
     TwoHeads model;
     DistributedDataParallel ddp(*model, comm, {.bucket_bytes = 256});
@@ -100,20 +100,20 @@ TEST(A4Unused, AreNamedInTheSameStep) {
   });
 }
 
-TEST(A4Unused, ParametersGetTheGradientOfOneProcessUndefining) {
+TEST(Unused, ParametersGetTheGradientOfOneProcessUndefining) {
   check_unused(2, Zeroing::Undefine), check_unused(3, Zeroing::Undefine);
 }
-TEST(A4Unused, ParametersGetTheGradientOfOneProcessZeroing) {
+TEST(Unused, ParametersGetTheGradientOfOneProcessZeroing) {
   check_unused(2, Zeroing::Zero), check_unused(3, Zeroing::Zero);
 }
-TEST(A4Unused, ParametersGetTheGradientOfOneProcessByLibtorch) {
+TEST(Unused, ParametersGetTheGradientOfOneProcessByLibtorch) {
 #if TORCH_VERSION_MAJOR < 2  // from 2.0 on its zero_grad() undefines
   check_unused(3, Zeroing::Libtorch);
 #else
   check_unused(3, Zeroing::Undefine);
 #endif
 }
-TEST(A4Unused, ParametersGetTheGradientOfOneProcessAccumulating) {
+TEST(Unused, ParametersGetTheGradientOfOneProcessAccumulating) {
   check_unused(2, Zeroing::None), check_unused(3, Zeroing::None);
 }
 

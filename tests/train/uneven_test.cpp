@@ -33,7 +33,7 @@ std::uint64_t state_hash(const Sequential& model, const torch::optim::Optimizer&
 
 double lr_at(int step) { return 0.05 / (1 + step); }
 
-// A7: rank r has 2 (r + 1) batches. Equal to one process whose step takes the batches of the ranks that still have one,
+// Rank r has 2 (r + 1) batches. Equal to one process whose step takes the batches of the ranks that still have one,
 // with a learning rate that changes with each step and momentum.
 void check_uneven(int n, EndedRanks ended, ThreadEngine engine) {
   const auto batches = [](int rank) { return 2 * (rank + 1); };
@@ -81,7 +81,7 @@ void check_uneven(int n, EndedRanks ended, ThreadEngine engine) {
   });
 }
 
-TEST(A7Uneven, RanksThatHaveDataGoOnAndAllEndEqual) {
+TEST(Uneven, RanksThatHaveDataGoOnAndAllEndEqual) {
   for (const EndedRanks ended : {EndedRanks::LeaveOut, EndedRanks::CountAsZeros}) {
     check_uneven(2, ended, ThreadEngine::SharedMemory);
     check_uneven(3, ended, ThreadEngine::SharedMemory);
@@ -111,7 +111,7 @@ void train_uneven(const Comm& comm, DataParallelOptions options, const std::vect
   each(ddp, -static_cast<int>(static_cast<const torch::optim::AdamParamState*>(first)->step()));
 }
 
-TEST(A7Uneven, StopEndsAfterTheLastStepForWhichAllHadData) {
+TEST(Uneven, StopEndsAfterTheLastStepForWhichAllHadData) {
   test::on_ranks(3, ThreadEngine::SharedMemory, [](const Comm& comm) {
     int taken = 0;
     train_uneven(comm, {.uneven = Uneven::Stop}, {5, 3, 4}, [&](auto&, int step) { taken = step < 0 ? -step : taken; });
@@ -119,7 +119,7 @@ TEST(A7Uneven, StopEndsAfterTheLastStepForWhichAllHadData) {
   });
 }
 
-TEST(A7Uneven, EvenNumbersCostNothingAndSkipNothing) {
+TEST(Uneven, EvenNumbersCostNothingAndSkipNothing) {
   for (const Uneven uneven : {Uneven::GoOn, Uneven::Stop, Uneven::Raise}) {
     test::on_ranks(2, ThreadEngine::SharedMemory, [&](const Comm& comm) {
       int taken = 0;
@@ -135,7 +135,7 @@ TEST(A7Uneven, EvenNumbersCostNothingAndSkipNothing) {
   }
 }
 
-TEST(A7Uneven, ARankWithoutAnyBatch) {
+TEST(Uneven, ARankWithoutAnyBatch) {
   test::on_ranks(2, ThreadEngine::SharedMemory, [](const Comm& comm) {
     int taken = 0;
     train_uneven(comm, {}, {0, 3}, [&](auto&, int step) { taken = step < 0 ? -step : taken; });
@@ -143,7 +143,7 @@ TEST(A7Uneven, ARankWithoutAnyBatch) {
   });
 }
 
-TEST(A7Uneven, RaiseNamesTheRankThatEnded) {
+TEST(Uneven, RaiseNamesTheRankThatEnded) {
   expect_all_say(failures(3,
                           [](const Comm& comm) {
                             train_uneven(comm, {.uneven = Uneven::Raise}, {5, 5, 3}, [](auto&, int) {});
@@ -151,7 +151,7 @@ TEST(A7Uneven, RaiseNamesTheRankThatEnded) {
                  {"E304 MISMATCH", "rank 2 has no more data, while rank 0 goes on (after 3 averagings)"});
 }
 
-TEST(A7Uneven, AnExceptionOnARankThatGoesOnReachesThoseThatWait) {
+TEST(Uneven, AnExceptionOnARankThatGoesOnReachesThoseThatWait) {
   const auto messages = failures(2, [](const Comm& comm) {
     train_uneven(comm, {}, {2, 6}, [](auto&, int step) {
       if (step == 4) throw std::runtime_error("disk on fire");
@@ -162,7 +162,7 @@ TEST(A7Uneven, AnExceptionOnARankThatGoesOnReachesThoseThatWait) {
 }
 
 // Every sample counts once, whatever the tails.
-TEST(A7Uneven, AnExactLoaderWithWeightsIsOneProcessOverAllSamples) {
+TEST(Uneven, AnExactLoaderWithWeightsIsOneProcessOverAllSamples) {
   constexpr std::int64_t kSamples = 23;
   const Samples all(kSamples);
   Sequential reference = test::mlp();

@@ -47,7 +47,7 @@ TEST(Wire, SixteenBitsRoundOnEachRankAndOnce) {
   }
 }
 
-TEST(A9Codecs, SixteenBitsEndWithinAPercentOfTheLossAndKeepReplicasEqual) {
+TEST(Codecs, SixteenBitsEndWithinAPercentOfTheLossAndKeepReplicasEqual) {
   const Samples all(3 * kBatch);
   const auto trained = [&](Wire wire) {
     double loss = 0;

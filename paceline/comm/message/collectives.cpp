@@ -135,13 +135,13 @@ bool MessageCollectives::is_small(const Operation& operation) const {
   return most <= transport_.eager_bytes() / size_of(operation.dtype) / copies;
 }
 
-void MessageCollectives::enter(const Operation& operation, std::uint64_t number, bool rides,
+void MessageCollectives::enter(const Operation& operation, std::uint64_t number, bool eager,
                                const WaitPolicy& wait_policy) {
   const std::size_t reach = operation.reach != 0 ? operation.reach : operation.count;
   for (int peer = 0; peer < world_size_; ++peer) {
     if (peer == rank_) continue;
     const Bytes message = message_to(operation, peer, reach);
-    eager_payloads_[static_cast<std::size_t>(peer)] = {message, rides && message.size() <= transport_.eager_bytes()};
+    eager_payloads_[static_cast<std::size_t>(peer)] = {message, eager && message.size() <= transport_.eager_bytes()};
   }
   Call call{.signature = {},
             .weight = operation.weight,
@@ -275,7 +275,7 @@ void MessageCollectives::exchange_parts(const Operation& operation, std::size_t 
   two_step_.clear();
   for (int peer = 0; peer < world_size_; ++peer) {
     if (peer == rank_) continue;
-    if (!eager_payloads_[static_cast<std::size_t>(peer)].rides)
+    if (!eager_payloads_[static_cast<std::size_t>(peer)].eager)
       two_step_.send(peer, message_to(operation, peer, count));
     const auto place = place_of(operation, peer, count);
     if (transport_.eager_payload_of(peer).empty()) two_step_.receive(peer, place);

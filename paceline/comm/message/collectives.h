@@ -12,21 +12,21 @@
 namespace paceline {
 
 /// The collectives over messages. First every rank tells every other one what it calls, so that a difference is found
-/// before anything is combined. Small messages ride with that, and the operation is complete after one round. Otherwise
-/// the data follow: each message straight to its receiver (gather, scatter, all-gather, all-to-all), or in slices
-/// (TwoStep: all-reduce, reduce, broadcast, reduce-scatter), or round a Ring.
+/// before anything is combined. Small messages are sent along with that, and the operation is complete after one round.
+/// Otherwise the data follow: each message straight to its receiver (gather, scatter, all-gather, all-to-all), or in
+/// slices (TwoStep: all-reduce, reduce, broadcast, reduce-scatter), or round a Ring.
 ///
 /// Where hosts have several ranks, large all-reduces go inside the hosts first (Hierarchical).
 ///
 /// All sums but the ring's are taken in rank order, and have the same bits as in shared memory.
 class MessageCollectives {
  public:
-  /// `preferred` is how large all-reduces are carried out that say Auto: Direct or Ring, or Auto for Hosts where there
-  /// is a `hosts`, else Direct; the same on all ranks. `hosts` may be null, and is outlived by it.
+  /// `preferred` is how large all-reduces are carried out that say Auto: Direct or Ring, or Auto for Hierarchical where
+  /// there is a `hosts`, else Direct; the same on all ranks. `hosts` may be null, and outlives this.
   explicit MessageCollectives(Transport& transport, Algorithm preferred = Algorithm::Auto,
                               const HostGroup* hosts = nullptr);
 
-  /// OneShot, Direct, Ring or Hosts. Throws InvalidArgument for what an operation asks for in vain.
+  /// OneShot, Direct, Ring or Hierarchical. Throws InvalidArgument for what an operation asks for in vain.
   Algorithm algorithm(const Operation& operation) const;
 
   struct Outcome {
@@ -40,7 +40,7 @@ class MessageCollectives {
   using Bytes = std::span<const std::byte>;
 
   bool is_small(const Operation& operation) const;
-  void enter(const Operation& operation, std::uint64_t number, bool rides, const WaitPolicy& wait_policy);
+  void enter(const Operation& operation, std::uint64_t number, bool eager, const WaitPolicy& wait_policy);
   void compare_signatures() const;
   void compare_parts(const Operation& operation, const WaitPolicy& wait_policy) const;
   std::size_t least_reach(const Operation& operation) const;

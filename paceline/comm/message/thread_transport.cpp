@@ -29,7 +29,7 @@ void ThreadTransport::enter(const Call& call, std::span<const EagerPayload> eage
     const EagerPayload& eager_payload = eager_payloads[static_cast<std::size_t>(peer)];
     ThreadMessage message{.call = call, .data = {}};
     message.call->message_bytes = eager_payload.message.size();
-    if (eager_payload.rides) message.data.assign(eager_payload.message.begin(), eager_payload.message.end());
+    if (eager_payload.eager) message.data.assign(eager_payload.message.begin(), eager_payload.message.end());
     hub_->send(rank_, peer, std::move(message));
   }
   calls_[static_cast<std::size_t>(rank_)].call = call;

@@ -12,7 +12,7 @@
 
 namespace paceline {
 
-/// A call with its eager_payload, or a segment, between ranks that are threads.
+/// A call with its eager payload, or a segment, between ranks that are threads.
 struct ThreadMessage {
   std::optional<Call> call;
   std::vector<std::byte> data;

@@ -27,10 +27,10 @@ static_assert(sizeof(Call) == 88 && std::is_trivially_copyable_v<Call>);
 /// Of a call of unknown origin: what is wrong with it, as no rank calls so; nothing if it may be a rank's.
 std::optional<std::string> wrong_with(const Call& call);
 
-/// What one rank has for another one, and whether it rides with the call.
+/// What one rank has for another one, and whether it is sent along with the call.
 struct EagerPayload {
   std::span<const std::byte> message = {};
-  bool rides = false;
+  bool eager = false;
 };
 
 /// How long a wait lasts without a sign of life, and for how long it does not sleep.
@@ -48,17 +48,17 @@ class Transport {
   virtual const char* name() const = 0;
   virtual int rank() const = 0;
   virtual int world_size() const = 0;
-  /// The most bytes that may ride with a call.
+  /// The most bytes that may be sent along with a call.
   virtual std::size_t eager_bytes() const = 0;
   /// The most bytes of a segment; the same on all ranks.
   virtual std::size_t segment_bytes() const = 0;
 
-  /// Tells every other rank that this one enters `call`, each with its own eager_payload (by rank; this rank's is not
-  /// used), and waits until all of them have entered theirs. `call.message_bytes` is filled in.
+  /// Tells every other rank that this one enters `call`, each with an eager payload of its own (by rank; this rank's is
+  /// not used), and waits until all of them have entered theirs. `call.message_bytes` is filled in.
   virtual void enter(const Call& call, std::span<const EagerPayload> eager_payloads, const WaitPolicy& wait_policy) = 0;
   /// What `peer` said in the last enter(); this rank's own too.
   virtual const Call& call_of(int peer) const = 0;
-  /// What rode with it; stays until the next enter() or run().
+  /// What came along with it; stays until the next enter() or run().
   virtual std::span<const std::byte> eager_payload_of(int peer) const = 0;
 
   /// Sends and receives what `schedule` says, in both directions and with all peers at once, until it is finished.

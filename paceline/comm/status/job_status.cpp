@@ -36,7 +36,7 @@ std::string host_name() {
   return ::gethostname(name, sizeof name - 1) == 0 && name[0] != '\0' ? name : "localhost";
 }
 
-/// Whether the file is a job_status, and of how many slots; 0 if it is none.
+/// How many slots the job status in the file has; 0 if the file is none.
 int slots_of(int fd) {
   struct stat status {};
   std::uint64_t magic = 0;

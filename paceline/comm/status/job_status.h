@@ -10,7 +10,7 @@
 
 namespace paceline {
 
-/// What the launcher writes on a new job_status.
+/// What the launcher writes in a new job status.
 struct StatusFacts {
   int slots = 0;       ///< Workers on this host.
   int world_size = 0;  ///< Workers of the job.
@@ -20,7 +20,8 @@ struct StatusFacts {
 };
 
 /// The job status of a host: shared memory without a name in the file system (memfd), made by the launcher, which its
-/// workers inherit. Workers show there that they live and where they are; the launcher shows why the job failed.
+/// workers inherit. Workers show there, each on a page of its own, that they live and where they are; the launcher
+/// shows why the job failed.
 class JobStatus {
  public:
   static constexpr const char* kName = "paceline-job-status";  // as /proc/PID/fd shows it

@@ -10,8 +10,8 @@
 
 namespace paceline {
 
-// What lies in a job status, in shared memory: the launcher's part, which workers cannot write, then a slot a worker on
-// this host, which only that worker writes. Whoever reads a slot trusts nothing in it (board_view.h).
+// What lies in a job status, in shared memory: the launcher's part, which workers cannot write, then a slot for each
+// worker on this host, a page that only that worker writes. Whoever reads a slot trusts nothing in it (status_view.h).
 
 /// One of a worker's last operations. `sequence` is 0 while it is filled in.
 struct alignas(128) StatusOperation {
@@ -83,8 +83,8 @@ struct alignas(4096) StatusHeader {
   std::uint64_t magic;
   std::uint32_t slots;
   std::int32_t world_size;
-  std::int32_t launcher;    // the process that owns the workers
-  std::int32_t supervisor;  // the one that the user started
+  std::int32_t launcher;    // the process that the user started
+  std::int32_t supervisor;  // the one that owns the workers
   std::int64_t started;     // CLOCK_MONOTONIC, ns
   char job[32];
   char host[64];

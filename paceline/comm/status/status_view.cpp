@@ -18,7 +18,7 @@ constexpr auto kRelaxed = std::memory_order_relaxed;
 
 using Words = decltype(StatusName::words);
 
-/// An operation as it stood on the job_status, whole.
+/// An operation as it stood on the worker's page, whole.
 struct Snapshot {
   std::uint64_t sequence, number, count, what;
   std::int64_t entered, waits_from, completed;

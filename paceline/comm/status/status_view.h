@@ -12,7 +12,7 @@
 
 namespace paceline {
 
-/// One of a worker's last operations, as its slot of the job status shows it.
+/// One of a worker's last operations, as its page of the job status shows it.
 struct OperationView {
   std::uint64_t sequence = 0;  ///< Its place among all of the worker's.
   std::uint64_t number = 0;    ///< Its place in the communicator, as messages have it.
@@ -33,7 +33,7 @@ struct CommunicatorView {
   std::uint64_t entered = 0;  ///< The number of the last operation that the worker has entered there.
 };
 
-/// What a job status says of one worker. Nothing in it is trusted: what makes no sense is left out.
+/// What a job status says of one worker. Nothing of it is trusted: what makes no sense is left out.
 struct RankView {
   int rank = 0;
   pid_t pid = 0;       ///< Of the process that calls the library, or, before it does, of the one that was started.
@@ -54,7 +54,7 @@ struct RankView {
   const OperationView* last_completed() const;
 };
 
-/// What slot `slot` shows at `at`, which is now(). Does not block.
+/// What the page of slot `slot` shows at `at`, which is now(). Does not block.
 RankView view_of(const JobStatus& job_status, int slot, Nanoseconds at);
 std::vector<RankView> views_of(const JobStatus& job_status, Nanoseconds at);
 

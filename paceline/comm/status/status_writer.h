@@ -16,7 +16,7 @@
 
 namespace paceline {
 
-/// A name in a job status's form, and where among the worker's communicators the one of that name is.
+/// A name in the job status's form, and where among the worker's communicators the one of that name is.
 struct StatusName {
   static constexpr std::size_t kNowhere = StatusSlot::kCommunicators;
 
@@ -25,7 +25,8 @@ struct StatusName {
 };
 StatusName status_name(std::string_view name);
 
-/// What a worker writes on its slot of the job status: a heartbeat, from a thread of its own, and its last operations.
+/// Writes a worker's page of the job status: a heartbeat, from a thread of its own, and its last operations, a flight
+/// recorder that is still there when the worker has died.
 /// One for all communicators of a process, whose calls come from one thread at a time; if they come from several at
 /// once, operations may be missing from the list.
 class StatusWriter {

@@ -12,7 +12,7 @@
 namespace paceline {
 
 enum class FrameKind : std::uint8_t {
-  Call = 1,     ///< A rank enters an operation; the payload is its eager_payload.
+  Call = 1,     ///< A rank enters an operation; the payload is its eager payload.
   Segment = 2,  ///< Data of the operation that `call` describes.
   Leave = 3,    ///< The sender will enter nothing more. No payload.
 };

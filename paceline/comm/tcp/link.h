@@ -31,7 +31,7 @@ class TcpLink {
   bool sending() const { return header_sent_ + payload_sent_ < sizeof(FrameHeader) + payload_.size(); }
   Event push();
 
-  /// Begins to receive a call. eager_payload() of the one before is gone.
+  /// Begins to receive a call. What eager_payload() gave of the one before is gone.
   void expect_call();
   bool has_call() const { return has_call_; }
   /// Throws Corrupt, as pull_segment() does.

@@ -73,7 +73,7 @@ void TcpTransport::enter(const Call& call, std::span<const EagerPayload> eager_p
     Call told = call;
     told.message_bytes = eager_payload.message.size();
     link(peer).expect_call();
-    link(peer).send(FrameKind::Call, told, eager_payload.rides ? eager_payload.message : std::span<const std::byte>());
+    link(peer).send(FrameKind::Call, told, eager_payload.eager ? eager_payload.message : std::span<const std::byte>());
   }
   until_done(wait_policy, [&] {
     bool moved = false, done = true;

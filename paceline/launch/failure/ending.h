@@ -13,7 +13,7 @@
 namespace paceline::launch {
 
 /// What a launcher does with a failure: it tells all who wait, so that all of them end with the same, first cause: this
-/// host's workers by the job_status, those that ask the store, and the other launchers. And it remembers, for the
+/// host's workers by the job status, those that ask the store, and the other launchers. And it remembers, for the
 /// summary.
 class JobEnding {
  public:
@@ -29,7 +29,7 @@ class JobEnding {
   /// What is no worker's end ends the job.
   void fail(const JobOutcome& job_outcome);
 
-  /// The job_outcome of other nodes; the first one counts.
+  /// What other nodes say of how the job has ended; the first one counts.
   void hear(const JobOutcome& job_outcome);
   bool has_heard() const { return heard_; }
   /// Tells the other launchers, unless it is they who told this one.

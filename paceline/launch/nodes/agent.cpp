@@ -36,7 +36,7 @@ class Agent final : public JobNodes {
  public:
   explicit Agent(const RunOptions& options)
       : nodes_(*options.nodes), join_request_(make_join_request(options)), channels_(std::nullopt) {
-    look_for_zero();
+    look_for_coordinator();
   }
 
   int fd() const override { return reconnector_ ? reconnector_->fd() : channels_.fd(); }
@@ -64,11 +64,11 @@ class Agent final : public JobNodes {
   void conclude(const JobOutcome&) override {}
 
  private:
-  void look_for_zero();
+  void look_for_coordinator();
   void join(Reconnector::Result result);
   void handle(const LineEvent& event);
   void hear(const nlohmann::json& message);
-  void lose_zero(const std::string& why);
+  void lose_coordinator(const std::string& why);
 
   const NodeOptions& nodes_;
   JoinRequest join_request_;
@@ -77,7 +77,7 @@ class Agent final : public JobNodes {
   std::optional<Reconnector> reconnector_;
   Deadline next_notice_{kFirstNotice};
   int line_ = -1;
-  std::string zero_, job_;
+  std::string coordinator_, job_;
   std::optional<Placement> placement_;
   std::optional<JobOutcome> job_outcome_, outcome_;
   std::vector<std::string> lines_;
@@ -108,7 +108,7 @@ void Agent::advance() {
   }
 }
 
-void Agent::look_for_zero() {
+void Agent::look_for_coordinator() {
   line_ = -1;
   reconnector_.emplace(nodes_.addresses, nodes_.secret.value_or(no_secret()), deadline_);
 }
@@ -141,7 +141,7 @@ void Agent::join(Reconnector::Result result) {
     line_ = channels_.add(std::move(result.socket));
     channels_.send(line_, to_json(join_request_));
   } catch (const Error&) {
-    look_for_zero();  // the connection has gone already
+    look_for_coordinator();  // the connection has gone already
   }
 }
 
@@ -150,11 +150,11 @@ void Agent::handle(const LineEvent& event) {
     case LineEvent::Kind::Opened: return;
     case LineEvent::Kind::Message: try { hear(event.message);
       } catch (const std::exception& error) {  // of the JSON library, or Corrupt
-        lose_zero(fmt::format("it says what nobody understands: {}", error.what()));
+        lose_coordinator(fmt::format("it says what nobody understands: {}", error.what()));
       }
       return;
-    case LineEvent::Kind::Closed: return lose_zero(event.why);
-    case LineEvent::Kind::Silent: return lose_zero(silence_text(event.why));
+    case LineEvent::Kind::Closed: return lose_coordinator(event.why);
+    case LineEvent::Kind::Silent: return lose_coordinator(silence_text(event.why));
   }
 }
 
@@ -168,7 +168,7 @@ void Agent::hear(const nlohmann::json& message) {
     lines_.push_back(fmt::format("paceline: node {} has joined job {} at {}", nodes_.rank, job_, nodes_.rendezvous));
   } else if (kind == "welcome") {
     const auto given = message.at("secret").get<std::string>();
-    zero_ = message.at("zero").get<std::string>();
+    coordinator_ = message.at("zero").get<std::string>();
     placement_ = Placement{.node = nodes_.rank,
                            .nodes = nodes_.count,
                            .first_rank = int_at(message, "first_rank"),
@@ -196,13 +196,13 @@ void Agent::hear(const nlohmann::json& message) {
 }
 
 // Before the job runs, the connection may break and be made again.
-void Agent::lose_zero(const std::string& why) {
+void Agent::lose_coordinator(const std::string& why) {
   channels_.close(line_);
   if (outcome_) return;
-  if (!placement_ && !job_outcome_) return look_for_zero();
+  if (!placement_ && !job_outcome_) return look_for_coordinator();
   line_ = -1;
   if (!job_outcome_) {
-    job_outcome_ = JobOutcome{.text = fmt::format("{} is lost: {}", zero_, why),
+    job_outcome_ = JobOutcome{.text = fmt::format("{} is lost: {}", coordinator_, why),
                               .exit_code = kExitUnavailable,
                               .rank = 0,
                               .fault = Fault::HostLost};

@@ -17,7 +17,7 @@
 
 namespace paceline::launch {
 
-/// What happened on one of a ControlChannels's lines.
+/// What happened on one line of ControlChannels.
 struct LineEvent {
   enum class Kind {
     Opened,   ///< Somebody has called, who knows the secret, from `peer` to `own`.
@@ -32,14 +32,14 @@ struct LineEvent {
   std::optional<SocketAddress> own = {}, peer = {};
 };
 
-/// A launcher's connections to others: a thread that carries messages and sees whether the other sides are there,
-/// whatever keeps its owner busy. Methods may be called from any thread and do not block.
+/// A launcher's connections to others, its lines: a thread that carries messages and sees whether the other sides are
+/// there, whatever keeps its owner busy. Methods may be called from any thread and do not block.
 class ControlChannels {
  public:
   static constexpr Nanoseconds kBeatPeriod = std::chrono::milliseconds(500);
   static constexpr Nanoseconds kSilence = std::chrono::seconds(4);
 
-  /// With acceptor, those who are let in become lines. Throws System.
+  /// With an acceptor, those who are let in become lines. Throws System.
   explicit ControlChannels(std::optional<Acceptor> acceptor);
   /// Sends what was given to it and lets the other sides read it, as far as that works within a second.
   ~ControlChannels();
@@ -54,7 +54,7 @@ class ControlChannels {
   /// Lets nobody in from now on.
   void stop_listening();
 
-  /// Readable while there are events to take. Owned by the control channels.
+  /// Readable while there are events to take. Owned by this.
   int fd() const { return events_ready_.get(); }
   std::vector<LineEvent> take_events();
 

@@ -19,7 +19,7 @@ struct Beat {
   std::uint64_t heard = 0;  ///< The last count that it has from the other side; 0 for none.
 };
 
-/// Everything else is a JSON object with a "kind"; run_nodes.h knows what they mean.
+/// Everything else is a JSON object with a "kind"; messages.h knows what they mean.
 using ControlFrame = std::variant<Beat, nlohmann::json>;
 
 inline constexpr std::size_t kMaxControlFrame = std::size_t{1} << 20;

@@ -50,7 +50,7 @@ std::optional<JobView> job_of(pid_t pid) {
       job.ranks = views_of(job_status, job.at);
       return job;
     } catch (const Error&) {
-      continue;  // a file of that name which is no job_status, or one of another version
+      continue;  // a file of that name which is no job status, or one of another version
     }
   }
   return std::nullopt;

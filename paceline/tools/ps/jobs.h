@@ -9,7 +9,7 @@
 
 namespace paceline::tools {
 
-/// What a job's job status shows.
+/// What the status of one job shows.
 struct JobView {
   std::string name = {};  ///< PACELINE_JOB
   pid_t launcher = 0, supervisor = 0;

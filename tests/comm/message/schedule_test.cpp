@@ -164,7 +164,7 @@ TEST_P(Schedules, SumsOfSixteenBitsMayBeLargeOnTheWay) {
       options);
 }
 
-TEST_P(Schedules, TheOtherKindsAreExactWithoutRiders) {
+TEST_P(Schedules, TheOtherKindsAreExactWithoutEagerPayloads) {
   test::on_ranks(n(), engine(), [&](const Comm& comm) {
     const auto world = static_cast<std::size_t>(n());
     const auto rank = static_cast<std::size_t>(comm.rank());

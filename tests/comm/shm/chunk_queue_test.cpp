@@ -17,7 +17,7 @@ std::vector<std::uint32_t> take_all(ChunkQueue queue) {
   return chunks;
 }
 
-TEST(Tickets, EachChunkIsGivenOnceWhoeverAsks) {
+TEST(ChunkQueue, EachChunkIsGivenOnceWhoeverAsks) {
   constexpr int kRanks = 4;
   const test::ShmWorld world(kRanks);
   for (const std::uint32_t chunks : {0u, 1u, 3u, 4u, 5u, 1000u}) {
@@ -47,7 +47,7 @@ TEST(Tickets, EachChunkIsGivenOnceWhoeverAsks) {
 }
 
 // After some hours of small operations a number's lower half comes again, and nothing else has used its counters.
-TEST(Tickets, KnowAnOperationFromTheOneOf2To32Before) {
+TEST(ChunkQueue, KnowAnOperationFromTheOneOf2To32Before) {
   const test::ShmWorld world(2);
   const ShmGroup group = world.group(0);
   const ShmView view(group);

@@ -32,7 +32,7 @@ const Wait kWaits[] = {
      [](ShmEngine& engine, Buffer& buffer) {
        engine.wait(test::start(engine, test::sum_of(buffer.data(), kMany, Algorithm::Slices)));
      }},
-    {"Tickets",  // rank 0 has taken a chunk and does not give it back
+    {"ChunkQueue",  // rank 0 has taken a chunk and does not give it back
      [](const ShmWorld& world, Buffer (&buffers)[2]) {
        const auto number = test::start(world.engine(0), test::sum_of(buffers[0].data(), kMany, Algorithm::ChunkQueue));
        const ShmGroup group = world.group(0);

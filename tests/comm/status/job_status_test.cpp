@@ -234,7 +234,7 @@ TEST(JobStatus, WhatIsNoneIsRefused) {
 // As where /proc is of another PID namespace.
 TEST(JobStatus, OfAnotherLauncherIsRefused) {
   const auto job_status = new_job_status();
-  const pid_t other = ::fork();  // has the job_status, but did not make it
+  const pid_t other = ::fork();  // has the job status, but did not make it
   if (other == 0) {
     ::pause();
     ::_exit(0);

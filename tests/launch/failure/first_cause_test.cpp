@@ -144,7 +144,7 @@ struct MemoryCgroup {
   fs::path path;
 };
 
-// Fails where no memory cgroup can be made; board_test has both versions out of files.
+// Fails where no memory cgroup can be made; watch_test has both versions out of files.
 TEST(FirstCause, AnOutOfMemoryKillIsToldFromTheCgroup) {
   const MemoryCgroup group(std::size_t{512} << 20);
   Job job(run_worker(2, "RankOneUsesUpMemory"), {.cgroup = group.path.string()});

@@ -188,7 +188,7 @@ TEST(Watch, RanksThatJoinAreSaidToJoin) {
 
 // ---- Ranks that wait for each other.
 
-/// Ranks on a job_status, of which a test says what they do.
+/// Ranks in a job status, of which a test says what they do.
 struct Ranks {
   explicit Ranks(int n) : job_status(new_job_status(n)) {
     for (int rank = 0; rank < n; ++rank) writers.push_back(std::make_unique<StatusWriter>(job_status, rank));
@@ -271,7 +271,7 @@ TEST(Standstill, ThereIsNoneWhereCallsComeFromSeveralThreads) {
   EXPECT_FALSE(ranks.after(600s));
 }
 
-TEST(Standstill, ThereIsNoneWhereARankHasMoreCommunicatorsThanTheBoard) {
+TEST(Standstill, ThereIsNoneWhereARankHasMoreCommunicatorsThanItsPage) {
   Ranks ranks(2);
   for (int i = 0; i < 40; ++i) ranks.writer(1).join(std::to_string(i), 2);
   ranks.enter(0, "world", 2, 7);

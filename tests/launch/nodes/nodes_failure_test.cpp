@@ -26,7 +26,7 @@ namespace {
 struct TwoNodes {
   /// Workers do `setup`, say that they are ready, and go on with `script`.
   explicit TwoNodes(const std::string& script, const Words& options = {}, const std::string& setup = "true")
-      : zero(run_sh(2, with_go(setup, script), node_zero(2, options))),
+      : zero(run_sh(2, with_go(setup, script), coordinator(2, options))),
         one(run_sh(2, with_go(setup, script), node(1, 2, rendezvous_of(zero), options))) {
     const auto started = eventually([&] {
       zero.read_some();
@@ -56,7 +56,7 @@ TEST(HostsFailure, AWorkersExitEndsAllNodesWithItsCodeAndItsLastWords) {
   expect_nothing_left({&job.zero, &job.one});
 }
 
-TEST(HostsFailure, AWorkerOfNodeZeroEndsTheOthersToo) {
+TEST(HostsFailure, AWorkerOfTheCoordinatorEndsTheOthersToo) {
   TwoNodes job("if [ $RANK = 0 ]; then go; kill -9 $$; fi; sleep 1000", {"--grace", "0"});
   EXPECT_EQ(job.zero.wait(), 137) << job.zero.err();
   EXPECT_EQ(job.one.wait(), 137) << job.one.err();
@@ -65,7 +65,7 @@ TEST(HostsFailure, AWorkerOfNodeZeroEndsTheOthersToo) {
 }
 
 TEST(HostsFailure, RanksOfOtherNodesHearTheCause) {
-  Job zero(run_worker(1, "WaitsForARankThatDies", node_zero(2, {"--grace", "60"})));
+  Job zero(run_worker(1, "WaitsForARankThatDies", coordinator(2, {"--grace", "60"})));
   Job one(run_worker(1, "WaitsForARankThatDies", node(1, 2, rendezvous_of(zero))));
   EXPECT_EQ(zero.wait(), 137) << zero.err();
   EXPECT_EQ(one.wait(), 137) << one.err();
@@ -75,7 +75,7 @@ TEST(HostsFailure, RanksOfOtherNodesHearTheCause) {
 TEST(HostsFailure, AProgramThatCannotBeStartedOnOneNode) {
   const TemporaryFolder folder;
   const std::string bad = folder.file("bad", "#!/no/such/interpreter\n", 0755);
-  Job zero(run_sh(1, "sleep 1000", node_zero(2, {"--grace", "0"})));
+  Job zero(run_sh(1, "sleep 1000", coordinator(2, {"--grace", "0"})));
   Words words{"run", "-n", "1"};
   for (const std::string& word : node(1, 2, rendezvous_of(zero))) words.push_back(word);
   words.insert(words.end(), {"--", bad});
@@ -134,7 +134,7 @@ TEST(HostsFailure, WhoWasKilledAfterCtrlCIsSaidOfAllHosts) {
 }
 
 TEST(HostsFailure, CtrlCWhileNodesAreWaitedFor) {
-  Job zero(run_sh(1, "true", node_zero(3)));
+  Job zero(run_sh(1, "true", coordinator(3)));
   Job one(run_sh(1, "true", node(1, 3, rendezvous_of(zero))));
   ASSERT_TRUE(one.says("has joined job")) << one.err();
   zero.signal(SIGINT);
@@ -186,7 +186,7 @@ TEST(HostsFailure, WhoeverTheOthersWaitForIsNamedOnAllNodes) {
   const std::string gate = (folder.path / "gate").string();
   // Node 1 has nobody who waits, so its own job status does not show that anything is wrong.
   const Words options{"--stuck", "1", "--env", "TEST_GATE=" + gate};
-  Job zero(run_worker(2, "RankTwoWaitsForAGate", node_zero(2, options)));
+  Job zero(run_worker(2, "RankTwoWaitsForAGate", coordinator(2, options)));
   Job one(run_worker(1, "RankTwoWaitsForAGate", node(1, 2, rendezvous_of(zero), options)));
   for (Job* job : {&zero, &one}) {
     ASSERT_TRUE(job->says("while ranks 0-1 wait in #2\n")) << job->err();
@@ -202,7 +202,7 @@ TEST(HostsFailure, WhoeverTheOthersWaitForIsNamedOnAllNodes) {
 
 TEST(HostsFailure, RanksOfTwoNodesThatWaitForEachOtherAreEnded) {
   const Words options{"--stuck", "2.2"};
-  Job zero(run_worker(1, "WaitsWhereTheOtherDoesNot", node_zero(2, options)));
+  Job zero(run_worker(1, "WaitsWhereTheOtherDoesNot", coordinator(2, options)));
   Job one(run_worker(1, "WaitsWhereTheOtherDoesNot", node(1, 2, rendezvous_of(zero), options)));
   for (Job* job : {&zero, &one}) {
     EXPECT_EQ(job->wait(), 78) << job->err();

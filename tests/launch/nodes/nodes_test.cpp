@@ -1,5 +1,5 @@
 // Jobs of several launchers, which are all on this host here and meet over loopback: who may join, and what workers
-// find. How such jobs end is in hosts_failure_test.cpp, what only a network can do in namespaces_test.cpp.
+// find. How such jobs end is in nodes_failure_test.cpp, what only a network can do in namespaces_test.cpp.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -25,7 +25,7 @@ TEST(Hosts, RanksAreContiguousByNodeAndWorkersFindTheirPlace) {
   const std::string script =
       "echo $RANK $WORLD_SIZE $LOCAL_RANK $LOCAL_WORLD_SIZE $GROUP_RANK $GROUP_WORLD_SIZE $MASTER_ADDR $PACELINE_BIND "
       "${PACELINE_STORE%%:*} job=$PACELINE_JOB port=$MASTER_PORT";
-  Job zero(run_sh(1, script, node_zero(3, {"--job", "train"})));
+  Job zero(run_sh(1, script, coordinator(3, {"--job", "train"})));
   const std::string at = rendezvous_of(zero);
   Job two(run_sh(1, script, node(2, 3, at)));
   Job one(run_sh(2, script, node(1, 3, at)));
@@ -49,7 +49,7 @@ TEST(Hosts, RanksAreContiguousByNodeAndWorkersFindTheirPlace) {
 TEST(Hosts, CollectivesReachAllNodes) {
   const TemporaryFolder folder;
   const std::string secret = folder.file("secret", Secret::random().hex(), 0600);
-  Job zero(run_worker(2, "SumsItsRanks", node_zero(2, {"--secret-file", secret})));
+  Job zero(run_worker(2, "SumsItsRanks", coordinator(2, {"--secret-file", secret})));
   Job one(run_worker(2, "SumsItsRanks", node(1, 2, rendezvous_of(zero), {"--secret-file", secret})));
   EXPECT_EQ(zero.wait(), 0) << zero.out() << zero.err();
   EXPECT_EQ(one.wait(), 0) << one.out() << one.err();
@@ -57,7 +57,7 @@ TEST(Hosts, CollectivesReachAllNodes) {
   EXPECT_TRUE(contains(one.out(), "sum 6 of 4")) << one.out();
 }
 
-TEST(Hosts, ANodeThatComesBeforeNodeZeroWaitsForIt) {
+TEST(Hosts, ANodeThatComesBeforeTheCoordinatorWaitsForIt) {
   // A port that is free, as far as anybody can know.
   std::uint16_t port = 0;
   {
@@ -74,7 +74,7 @@ TEST(Hosts, ANodeThatComesBeforeNodeZeroWaitsForIt) {
 
 TEST(Hosts, TheStoreListensWithinTheRangeOfPorts) {
   const std::string ports = "PACELINE_PORTS=20000-29999";
-  Job zero(run_sh(1, "echo $PACELINE_PORTS", node_zero(2, {"--env", ports})));
+  Job zero(run_sh(1, "echo $PACELINE_PORTS", coordinator(2, {"--env", ports})));
   Job one(run_sh(1, "echo $PACELINE_STORE", node(1, 2, rendezvous_of(zero))));
   EXPECT_EQ(zero.wait(), 0) << zero.err();
   EXPECT_EQ(one.wait(), 0) << one.err();
@@ -85,13 +85,13 @@ TEST(Hosts, TheStoreListensWithinTheRangeOfPorts) {
   const int port = std::stoi(one.out().substr(at + mark.size()));
   EXPECT_TRUE(20000 <= port && port <= 29999) << one.out();
 
-  Job wrong(run_sh(1, "true", node_zero(2, {"--env", "PACELINE_PORTS=4100-4000"})));
+  Job wrong(run_sh(1, "true", coordinator(2, {"--env", "PACELINE_PORTS=4100-4000"})));
   EXPECT_EQ(wrong.wait(), 64);
   EXPECT_TRUE(contains(wrong.err(), "\"4100-4000\" is no port or range of ports")) << wrong.err();
 }
 
 TEST(Hosts, OtherProgramsOnTwoNodesAreAWarning) {
-  Job zero(run_sh(1, "echo a", node_zero(2)));
+  Job zero(run_sh(1, "echo a", coordinator(2)));
   Job one(run_sh(1, "echo b", node(1, 2, rendezvous_of(zero))));
   EXPECT_EQ(zero.wait(), 0);
   EXPECT_EQ(one.wait(), 0);
@@ -112,8 +112,8 @@ TEST(HostsRefused, APortInUseNamesTheProcess) {
   EXPECT_TRUE(contains(zero.err(), "launch_nodes_n")) << zero.err();
 }
 
-TEST(HostsRefused, AnotherUsersNodeZeroOnLoopback) {
-  Job stranger(run_sh(1, "true", node_zero(2)),
+TEST(HostsRefused, AnotherUsersCoordinatorOnLoopback) {
+  Job stranger(run_sh(1, "true", coordinator(2)),
                {.within = {"/usr/bin/setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"}});
   const std::string at = rendezvous_of(stranger);
   Job one(run_sh(1, "true", node(1, 2, at)));
@@ -135,7 +135,7 @@ TEST(HostsRefused, ANameThatDoesNotResolve) {
 TEST(HostsRefused, ASecretFileThatOthersMayRead) {
   const TemporaryFolder folder;
   const std::string secret = folder.file("secret", Secret::random().hex(), 0644);
-  Job job(run_sh(1, "true", node_zero(2, {"--secret-file", secret})));
+  Job job(run_sh(1, "true", coordinator(2, {"--secret-file", secret})));
   EXPECT_EQ(job.wait(), 64);
   EXPECT_TRUE(contains(job.err(), "can be used by others than its owner: chmod 600")) << job.err();
 }
@@ -144,7 +144,7 @@ TEST(HostsRefused, AnotherSecret) {
   const TemporaryFolder folder;
   const std::string right = folder.file("right", Secret::random().hex(), 0600);
   const std::string wrong = folder.file("wrong", Secret::random().hex(), 0600);
-  Job zero(run_sh(1, "true", node_zero(2, {"--secret-file", right})));
+  Job zero(run_sh(1, "true", coordinator(2, {"--secret-file", right})));
   const std::string at = rendezvous_of(zero);
   Job stranger(run_sh(1, "true", node(1, 2, at, {"--secret-file", wrong})));
   EXPECT_EQ(stranger.wait(), 78);
@@ -157,15 +157,15 @@ TEST(HostsRefused, AnotherSecret) {
 }
 
 TEST(HostsRefused, TwoWithTheSameRankAnotherCountAndAnotherJob) {
-  Job zero(run_sh(1, "true", node_zero(3, {"--job", "train"})));
+  Job zero(run_sh(1, "true", coordinator(3, {"--job", "train"})));
   const std::string at = rendezvous_of(zero);
   Job one(run_sh(1, "true", node(1, 3, at)));
   ASSERT_TRUE(zero.says("2 of 3 nodes have joined; waiting for node 2")) << zero.err();
 
-  Job twin(run_sh(1, "true", node(1, 3, at)));
-  EXPECT_EQ(twin.wait(), 78);
-  EXPECT_TRUE(contains(twin.err(), "there are two launchers with --node-rank 1: host ")) << twin.err();
-  EXPECT_EQ(count(twin.err(), "at 127.0.0.1:"), 2u) << "both are named: " << twin.err();
+  Job second(run_sh(1, "true", node(1, 3, at)));
+  EXPECT_EQ(second.wait(), 78);
+  EXPECT_TRUE(contains(second.err(), "there are two launchers with --node-rank 1: host ")) << second.err();
+  EXPECT_EQ(count(second.err(), "at 127.0.0.1:"), 2u) << "both are named: " << second.err();
   ASSERT_TRUE(zero.says("sent a launcher away: there are two launchers with --node-rank 1"));
 
   Job counts(run_sh(1, "true", node(2, 4, at)));
@@ -183,7 +183,7 @@ TEST(HostsRefused, TwoWithTheSameRankAnotherCountAndAnotherJob) {
 }
 
 TEST(HostsRefused, ANodeThatIsMissingAtTheDeadlineIsNamedToAll) {
-  Job zero(run_sh(1, "true", node_zero(3, {"--join-timeout", "2"})));
+  Job zero(run_sh(1, "true", coordinator(3, {"--join-timeout", "2"})));
   Job one(run_sh(1, "true", node(1, 3, rendezvous_of(zero))));
   EXPECT_EQ(zero.wait(), 69);
   EXPECT_EQ(one.wait(), 69);
@@ -199,7 +199,7 @@ TEST(HostsRefused, ANodeThatIsMissingAtTheDeadlineIsNamedToAll) {
 }
 
 TEST(HostsRefused, ANodeThatLeavesWhileOthersAreWaitedForMayComeAgain) {
-  Job zero(run_sh(1, "true", node_zero(3)));
+  Job zero(run_sh(1, "true", coordinator(3)));
   const std::string at = rendezvous_of(zero);
   {
     Job one(run_sh(1, "true", node(1, 3, at)));
@@ -234,7 +234,7 @@ TEST(HostsRefused, BadUseSaysWhatIsMissing) {
   refused(node(0, 2, "192.0.2.1:0"), "Node 0 has to run on the host that --rendezvous names", 69);
 }
 
-TEST(Hosts, NodeZeroMakesASecretWhereOthersCouldReachIt) {
+TEST(Hosts, TheCoordinatorMakesASecretWhereOthersCouldReachIt) {
   // An address of this host that is not loopback, wherever this runs: by which it would reach the documentation's.
   std::string address;
   try {

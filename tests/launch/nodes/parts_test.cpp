@@ -53,7 +53,7 @@ TEST(Silence, ALookThatComesLateStartsAnew) {
 }
 
 TEST(ControlFrames, ComeBackFromAnySplit) {
-  const nlohmann::json message = {{"kind", "hello"}, {"text", "ä\n\x01"}, {"list", {1, 2.5, nullptr}}};
+  const nlohmann::json message = {{"kind", "say"}, {"text", "ä\n\x01"}, {"list", {1, 2.5, nullptr}}};
   const std::string bytes = encode_beat({.count = 7, .heard = 6}) + encode_control(message);
   for (std::size_t split = 0; split <= bytes.size(); ++split) {
     std::string buffer = bytes.substr(0, split);
@@ -167,7 +167,7 @@ TEST(UserSignalsTest, OneThatComesToAllLaunchersAtOnceIsOne) {
   EXPECT_TRUE(signals.is_new({.number = SIGUSR1, .node = 2}, 12s)) << "later";
 }
 
-JoinRequest hello(int node) {
+JoinRequest request_of(int node) {
   return {.version = "1",
           .build = "b",
           .node = node,
@@ -263,20 +263,20 @@ TEST(Record, WhatCameFirstIsTheCause) {
 }
 
 TEST(JoinRequest, ComesBack) {
-  const JoinRequest before = hello(2), after = join_request_from(to_json(before));
+  const JoinRequest before = request_of(2), after = join_request_from(to_json(before));
   EXPECT_EQ(to_json(before), to_json(after));
   EXPECT_EQ(before.who("10.0.0.2"), "node 2 (host h at 10.0.0.2)");
 }
 
 TEST(JoinRequest, SaysWhyLaunchersDoNotBelongTogether) {
   const JoinRequest zero = [] {
-    JoinRequest made = hello(0);
+    JoinRequest made = request_of(0);
     made.job = "train";
     return made;
   }();
-  EXPECT_EQ(incompatibility(zero, hello(1), "10.0.0.2"), "");
+  EXPECT_EQ(incompatibility(zero, request_of(1), "10.0.0.2"), "");
   const auto with = [&](auto&& change) {
-    JoinRequest other = hello(1);
+    JoinRequest other = request_of(1);
     change(other);
     return incompatibility(zero, other, "10.0.0.2");
   };
@@ -295,15 +295,15 @@ TEST(JoinRequest, SaysWhyLaunchersDoNotBelongTogether) {
 }
 
 TEST(JoinRequest, WarnsOfOtherPrograms) {
-  JoinRequest other = hello(1);
-  EXPECT_EQ(oddity(hello(0), other, "a"), "");
+  JoinRequest other = request_of(1);
+  EXPECT_EQ(oddity(request_of(0), other, "a"), "");
   other.build = "c";
-  EXPECT_TRUE(contains(oddity(hello(0), other, "a"), "runs another build of paceline"));
+  EXPECT_TRUE(contains(oddity(request_of(0), other, "a"), "runs another build of paceline"));
   other.program_hash = "q";
-  EXPECT_TRUE(contains(oddity(hello(0), other, "a"), "starts another build of \"./prog --lr 1\""));
+  EXPECT_TRUE(contains(oddity(request_of(0), other, "a"), "starts another build of \"./prog --lr 1\""));
   other.program = "./prog --lr 2";
   EXPECT_EQ(
-      oddity(hello(0), other, "a"),
+      oddity(request_of(0), other, "a"),
       "warning: node 1 (host h at a) starts another program than node 0: \"./prog --lr 2\" there, \"./prog --lr 1\" "
       "here");
 }
@@ -386,7 +386,7 @@ TEST_F(TwoSidesOfAControlChannel, CarryMessagesBothWaysAndTheLastWords) {
   const LineEvent opened = next(*zero);
   ASSERT_EQ(opened.kind, LineEvent::Kind::Opened);
   EXPECT_EQ(opened.own->text(), address.text());
-  other->send(out, {{"kind", "hello"}, {"big", std::string(500'000, 'x')}});
+  other->send(out, {{"kind", "say"}, {"big", std::string(500'000, 'x')}});
   EXPECT_EQ(next(*zero).message.at("big").get<std::string>().size(), 500'000u);
   zero->send(opened.line, {{"kind", "over"}});
   zero.reset();
