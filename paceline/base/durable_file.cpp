@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/random.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -12,6 +11,7 @@
 
 #include "paceline/base/crc32c.h"
 #include "paceline/base/error.h"
+#include "paceline/base/random_bytes.h"
 
 namespace paceline {
 
@@ -50,9 +50,7 @@ void sync_folder(const std::filesystem::path& folder) {
 }
 
 std::filesystem::path unpredictable_path(const std::filesystem::path& folder) {
-  std::uint64_t number[2];
-  if (::getrandom(number, sizeof number, 0) != sizeof number) throw system_error("cannot draw a random name", errno);
-  return folder / fmt::format(".paceline-{:016x}{:016x}", number[0], number[1]);
+  return folder / (".paceline-" + random_digits(2));
 }
 
 void replace_file(const std::filesystem::path& path, const std::string& text, unsigned mode) {

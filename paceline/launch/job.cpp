@@ -16,6 +16,7 @@
 #include "paceline/base/error.h"
 #include "paceline/base/exit_codes.h"
 #include "paceline/base/process_tree.h"
+#include "paceline/base/random_bytes.h"
 #include "paceline/launch/nodes/messages.h"
 
 namespace paceline::launch {
@@ -93,7 +94,7 @@ JobFacts Supervisor::facts() {
   if (nodes_) {
     facts = facts_of(*nodes_->placement(), options_.nodes->secret_file);
   } else {
-    facts.id = random_id();
+    facts.id = random_digits(1);
     facts.store_address = store_->address();
     facts.world_size = options_.workers;
     port_ = reserve_port(SocketAddress(facts.master_address, 0), facts.master_port);

@@ -1,7 +1,6 @@
 #include "paceline/launch/resources.h"
 
 #include <fmt/format.h>
-#include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -32,12 +31,6 @@ UniqueFd reserve_port(const SocketAddress& address, int& port) {
   }
   port = local_address(fd.get()).port();
   return fd;
-}
-
-std::string random_id() {
-  std::uint64_t value = 0;
-  if (::getrandom(&value, sizeof(value), 0) != sizeof(value)) throw system_error("cannot get random bytes", errno);
-  return fmt::format("{:016x}", value);
 }
 
 rlimit open_files_for(int workers) {

@@ -19,8 +19,6 @@ UniqueFd watch_process(pid_t pid);
 /// nobody else while a program that sets SO_REUSEADDR can still listen there.
 UniqueFd reserve_port(const SocketAddress& address, int& port);
 
-std::string random_id();
-
 /// Raises this process's limit of open files as far as it goes, and returns the one for workers: theirs from before, or
 /// more where it is too low for as many peers. Throws System, with the number needed, where that may not be had.
 rlimit open_files_for(int workers);

@@ -3,7 +3,6 @@
 #include <openssl/crypto.h>
 #include <openssl/evp.h>
 #include <openssl/hmac.h>
-#include <sys/random.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -11,6 +10,7 @@
 #include <vector>
 
 #include "paceline/base/error.h"
+#include "paceline/base/random_bytes.h"
 
 namespace paceline {
 namespace {
@@ -21,12 +21,6 @@ constexpr std::size_t kUnsignedBytes = Handshake::kProofBytes - Handshake::kMacB
 static_assert(sizeof(Introduction) == 24);
 constexpr std::size_t kIntroductionBytes = 20, kIntroductionEnd = 24;  // zeros between
 
-void fill_random(std::byte* to) {
-  if (::getrandom(to, Handshake::kNonceBytes, 0) != static_cast<ssize_t>(Handshake::kNonceBytes)) {
-    throw system_error("cannot get random numbers", errno);
-  }
-}
-
 bool same(std::span<const std::byte> a, std::span<const std::byte> b) {
   return CRYPTO_memcmp(a.data(), b.data(), a.size()) == 0;
 }
@@ -35,7 +29,7 @@ bool same(std::span<const std::byte> a, std::span<const std::byte> b) {
 
 Handshake::Challenge Handshake::challenge() {
   std::memcpy(challenge_.data(), kMagic.data(), kMagic.size());
-  fill_random(challenge_.data() + kMagic.size());
+  random_bytes({challenge_.data() + kMagic.size(), Handshake::kNonceBytes});
   return challenge_;
 }
 
@@ -58,7 +52,7 @@ std::optional<Handshake::Proof> Handshake::prove(const Introduction& introductio
   std::copy(challenge.begin(), challenge.end(), challenge_.begin());
   proof_ = {};
   std::memcpy(proof_.data(), &introduction, kIntroductionBytes);
-  fill_random(proof_.data() + kIntroductionEnd);
+  random_bytes({proof_.data() + kIntroductionEnd, Handshake::kNonceBytes});
   const Answer signature = mac("caller", std::span<const std::byte>(proof_).first(kUnsignedBytes));
   std::copy(signature.begin(), signature.end(), proof_.begin() + kUnsignedBytes);
   return proof_;

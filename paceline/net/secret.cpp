@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <openssl/crypto.h>
-#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -11,15 +10,14 @@
 #include <charconv>
 
 #include "paceline/base/error.h"
+#include "paceline/base/random_bytes.h"
 #include "paceline/base/unique_fd.h"
 
 namespace paceline {
 
 Secret Secret::random() {
   Secret secret;
-  if (::getrandom(secret.bytes_.data(), kBytes, 0) != static_cast<ssize_t>(kBytes)) {
-    throw system_error("cannot get random numbers", errno);
-  }
+  random_bytes(std::as_writable_bytes(std::span(secret.bytes_)));
   return secret;
 }
 

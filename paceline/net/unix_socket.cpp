@@ -1,7 +1,6 @@
 #include "paceline/net/unix_socket.h"
 
 #include <fmt/format.h>
-#include <sys/random.h>
 #include <sys/time.h>
 
 #include <algorithm>
@@ -11,17 +10,12 @@
 #include <cstdint>
 
 #include "paceline/base/error.h"
+#include "paceline/base/random_bytes.h"
 
 namespace paceline {
 namespace {
 
-std::string random_name() {
-  std::array<std::uint64_t, 2> numbers{};
-  if (::getrandom(numbers.data(), sizeof numbers, 0) != sizeof numbers) {
-    throw system_error("cannot get random bytes", errno);
-  }
-  return fmt::format("paceline-{:016x}{:016x}", numbers[0], numbers[1]);
-}
+std::string random_name() { return "paceline-" + random_digits(2); }
 
 }  // namespace
 

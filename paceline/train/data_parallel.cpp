@@ -9,9 +9,9 @@
 #include <cmath>
 #include <exception>
 #include <optional>
-#include <random>
 
 #include "paceline/base/enumerator.h"
+#include "paceline/base/random_bytes.h"
 #include "paceline/sync/exact_reduction.h"
 #include "paceline/sync/reducer.h"
 #include "paceline/sync/rounded_reduction.h"
@@ -235,7 +235,7 @@ DistributedDataParallel::State::State(torch::nn::Module& module, const Comm& wit
 
 // The group is known to all its ranks by a number that one of them drew.
 GradientOwner DistributedDataParallel::State::owner() {
-  std::int64_t group = static_cast<std::int64_t>(std::random_device()());
+  std::int64_t group = static_cast<std::int64_t>(random_number());
   comm.broadcast<std::int64_t>(std::span(&group, 1), 0);
   return {.model = options.name,
           .reduction = options.reduction,

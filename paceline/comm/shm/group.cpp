@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <poll.h>
-#include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -17,6 +16,7 @@
 #include <utility>
 
 #include "paceline/base/error.h"
+#include "paceline/base/random_bytes.h"
 #include "paceline/base/topology.h"
 #include "paceline/net/unix_socket.h"
 #include "paceline/store/exchange.h"
@@ -32,12 +32,6 @@ struct JoinRequest {
   std::int32_t rank;
   std::int32_t world_size;
 };
-
-std::uint64_t random_number() {
-  std::uint64_t number = 0;
-  if (getrandom(&number, sizeof number, 0) != sizeof number) throw system_error("cannot get random bytes", errno);
-  return number;
-}
 
 std::shared_ptr<Segment> make_segment() {
   const CpuAllowance cpus = cpu_allowance();

@@ -11,6 +11,7 @@
 #include <fstream>
 
 #include "paceline/base/error.h"
+#include "paceline/base/random_bytes.h"
 #include "paceline/comm/tcp/join_terms.h"
 #include "paceline/net/acceptor.h"
 #include "paceline/net/connect_authenticated.h"
@@ -24,12 +25,6 @@ namespace {
 
 std::string key(const std::string& name, const char* what, int rank) {
   return fmt::format("tcp/{}/{}/{}", name, what, rank);
-}
-
-std::uint64_t random_number() {
-  std::uint64_t number = 0;
-  std::memcpy(&number, Secret::random().bytes().data(), sizeof number);
-  return number;
 }
 
 Error damaged(const std::string& name, int rank, int peer, const std::string& what, const std::string& text) {

@@ -11,6 +11,7 @@
 
 #include "paceline/base/error.h"
 #include "paceline/base/exit_codes.h"
+#include "paceline/base/random_bytes.h"
 #include "paceline/launch/failure/rank_query.h"
 #include "paceline/launch/nodes/control_channel.h"
 #include "paceline/launch/nodes/join_request.h"
@@ -36,7 +37,7 @@ class Coordinator final : public JobNodes {
       : options_(options),
         nodes_(*options.nodes),
         join_request_(make_join_request(options)),
-        job_(nodes_.job.empty() ? random_id() : nodes_.job),
+        job_(nodes_.job.empty() ? random_digits(1) : nodes_.job),
         secret_(nodes_.secret ? *nodes_.secret : Secret::random()) {
     std::vector<UniqueFd> listeners = listen_at(nodes_.addresses);
     for (const UniqueFd& listener : listeners) addresses_.push_back(local_address(listener.get()));

@@ -9,6 +9,7 @@
 #include <sstream>
 
 #include "paceline/base/hash.h"
+#include "paceline/base/random_bytes.h"
 #include "paceline/launch/nodes/heartbeat_message.h"
 #include "paceline/launch/resources.h"
 #include "paceline/net/tcp_address.h"
@@ -63,7 +64,7 @@ JoinRequest make_join_request(const RunOptions& options) {
           .program = fmt::format("{}", fmt::join(options.program, " ")).substr(0, 4096),
           .program_hash = hash_of_file(options.executable),
           .bind = options.nodes->bind,
-          .token = random_id()};
+          .token = random_digits(1)};
 }
 
 nlohmann::json to_json(const JoinRequest& join_request) {
