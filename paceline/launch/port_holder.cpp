@@ -7,17 +7,13 @@
 
 #include <algorithm>
 #include <array>
-#include <chrono>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <memory>
 #include <sstream>
-#include <thread>
 #include <vector>
-
-#include "paceline/base/clock.h"
 
 namespace paceline::launch {
 namespace {
@@ -34,7 +30,6 @@ struct Entry {
 };
 
 constexpr unsigned kEstablished = 1, kListen = 10;
-constexpr std::chrono::milliseconds kUntilShown{500};
 
 std::vector<Entry> entries(const char* file);
 std::string kernel_text(const SocketAddress& address);
@@ -58,22 +53,14 @@ std::string port_holder(const SocketAddress& address) {
   return "";
 }
 
-// The kernel shows the other side's socket a moment after connect() has returned, and may leave out lines while sockets
-// come and go.
 std::optional<uid_t> socket_owner(const SocketAddress& address, const SocketAddress& peer) {
   const std::string wanted = kernel_text(address), wanted_peer = kernel_text(peer);
-  const auto is_it = [&](const Entry& entry) {
-    return entry.state == kEstablished && entry.port == address.port() && entry.address == wanted &&
-           entry.peer_port == peer.port() && entry.peer == wanted_peer;
-  };
-  const Deadline deadline(kUntilShown);
-  for (;;) {
-    const auto all = entries(address.family() == AF_INET ? "/proc/self/net/tcp" : "/proc/self/net/tcp6");
-    const auto found = std::find_if(all.begin(), all.end(), is_it);
-    if (found != all.end()) return found->user;
-    if (deadline.passed()) return std::nullopt;
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  for (const Entry& entry : entries(address.family() == AF_INET ? "/proc/self/net/tcp" : "/proc/self/net/tcp6")) {
+    const bool is_it = entry.port == address.port() && entry.address == wanted && entry.peer_port == peer.port() &&
+                       entry.peer == wanted_peer;
+    if (entry.state == kEstablished && is_it) return entry.user;
   }
+  return std::nullopt;
 }
 
 std::optional<uid_t> listener_owner(const SocketAddress& address) {

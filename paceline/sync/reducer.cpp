@@ -190,9 +190,9 @@ void Reducer::launch_ready_buckets() {
     ++next_bucket_;
   }
   // Peers may wait for this rank's share of what it launched before.
-  if (before == next_bucket_ && before > 0 && buckets_[before - 1].last_piece >= settled_) {
+  if (before == next_bucket_ && pieces_ > settled_) {
     const ScopedPhase phase(comm_.timeline(), Phase::Communication);
-    reduction_->test(buckets_[before - 1].last_piece);
+    reduction_->test(pieces_ - 1);
   }
 }
 
@@ -213,8 +213,8 @@ void Reducer::launch(std::size_t index, std::size_t up_to) {
                             .label = bucket.label.c_str()};
     if (options_.before_launch) options_.before_launch(piece);
     reduction_->launch(piece, call_);
-    bucket.last_piece = pieces_++;
     bucket.launched += bytes;
+    ++pieces_;
   }
 }
 

@@ -99,9 +99,8 @@ class Reducer {
   struct Bucket {
     std::shared_ptr<Buffer> memory = nullptr;
     std::string label;
-    std::size_t missing = 0;     // parameters not ready in this round
-    std::size_t launched = 0;    // bytes that the reduction has
-    std::size_t last_piece = 0;  // of these
+    std::size_t missing = 0;   // parameters not ready in this round
+    std::size_t launched = 0;  // bytes that the reduction has
   };
 
   void lay_out(std::span<const std::size_t> order);

@@ -160,5 +160,21 @@ TEST(BucketReduction, WholeBucketsComeInOrderAndAreWaitedForInOrder) {
   EXPECT_EQ(calls.back(), "commit");
 }
 
+// A parameter of no elements, alone in its bucket since no other has its type: nothing is launched for it.
+TEST(BucketReduction, ABucketOfNothingIsNoPiece) {
+  test::on_ranks(2, ThreadEngine::SharedMemory, [](const Comm& comm) {
+    Reducer reducer(comm, {{"a", 10, Dtype::Float32}, {"b", 10, Dtype::Float32}, {"nothing", 0, Dtype::Float64}}, {});
+    const std::vector<float> gradient(10, 1.0f);
+    for (int round = 0; round < 3; ++round) {
+      reducer.begin();
+      reducer.mark_ready(2);
+      reducer.store(1, reinterpret_cast<const std::byte*>(gradient.data()));
+      reducer.store(0, reinterpret_cast<const std::byte*>(gradient.data()));
+      reducer.finish();
+    }
+    EXPECT_EQ(*reinterpret_cast<const float*>(reducer.slot(0).data), 1.0f);
+  });
+}
+
 }  // namespace
 }  // namespace paceline
